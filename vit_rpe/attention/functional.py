@@ -1,0 +1,184 @@
+"""Masked linear attention: one definition (reference.py), several exact paths.
+
+Shapes: L tokens, M features, D value channels; leading dims are batch and heads and broadcast.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from math import prod
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from vit_rpe.masks import BlockDiagonal, Bordered, Mask, Ones, Padding, Scaled, Sum
+from vit_rpe.masks.base import zero_where_zero
+from vit_rpe.masks.compose import stack_rows, total
+
+from . import explicit as _explicit
+from . import product as _product
+from . import scan as _scan
+from .cost import choose_path
+from .reference import safe_denominator
+
+PATHS = ("auto", "explicit", "product", "scan")
+PathName = Literal["auto", "explicit", "product", "scan"]
+
+
+def masked_linear_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Mask,
+    *,
+    path: PathName = "auto",
+    budget: int | None = None,
+    nonnegative: bool = False,
+    dropout: float = 0.0,
+) -> Tensor:
+    """Attention whose weights are kernel values times a mask, without the L x L matrix.
+
+        out_i = sum_j M[i, j] (q_i . k_j) v_j  /  sum_j M[i, j] (q_i . k_j)
+
+    q, k (..., L, M) are feature-mapped, v is (..., L, D); the result has v's dtype. Rows without
+    any weight give zeros.
+
+    Args:
+        path: `explicit`, `product`, `scan` (for Ones, Causal and Exponential masks, also inside
+            Bordered, Scaled, Sum and BlockDiagonal), or `auto`, the cheapest of them by `cost.py`.
+        budget: bytes that a path may use beyond its inputs and outputs, forward and backward.
+        nonnegative: a promise that q, k and the mask have no negative entry. A row's absolute sum
+        is
+            then its sum, which saves some time; the result is the same.
+        dropout: probability of dropping a weight; explicit path only.
+    """
+    _check(q, k, v, mask, path, budget, dropout)
+    dtype = v.dtype
+    q, k, v = _aligned(q, k, v)
+    v = F.pad(v, (0, 1), value=1.0)  # one more column: the normaliser
+    call = _Call("explicit" if dropout > 0 else path, budget, nonnegative, dropout)
+    sums, absolute = call.sums(q, k, v, mask)
+    return (sums[..., :-1] / safe_denominator(sums[..., -1:], absolute)).to(dtype)
+
+
+class _Call:
+    """One call's settings, and the walk through the structure of a mask down to a path.
+
+    Every method returns `A v` and the absolute row sums of A (or a bound of them), for
+    `A = M * (q k^T)`: (..., L, D + 1) and (..., L, 1).
+    """
+
+    def __init__(self, path: PathName, budget: int | None, nonnegative: bool, dropout: float):
+        self.path: PathName = path
+        self.budget = budget
+        self.nonnegative = nonnegative
+        self.dropout = dropout
+
+    def sums(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> tuple[Tensor, Tensor]:
+        if isinstance(mask, Padding):
+            mask = Scaled(Ones(mask.length, mask.keep.device), right=mask.keep)
+        if isinstance(mask, Scaled):
+            return self._scaled(q, k, v, mask)
+        if isinstance(mask, Bordered):
+            return self._bordered(q, k, v, mask)
+        if isinstance(mask, BlockDiagonal):
+            parts = zip(*(x.split(mask.lengths, -2) for x in (q, k, v)), mask.masks, strict=True)
+            sums, absolute = zip(*(self.sums(*part) for part in parts), strict=True)
+            return stack_rows(sums), stack_rows(absolute)
+        if isinstance(mask, Sum) and self.path == "scan":
+            sums, absolute = zip(*(self.sums(q, k, v, part) for part in mask.masks), strict=True)
+            return total(sums), total(absolute)
+        return self._path(q, k, v, mask)
+
+    def _scaled(self, q: Tensor, k: Tensor, v: Tensor, mask: Scaled) -> tuple[Tensor, Tensor]:
+        """Weights of tokens move into q and k; a hidden key leaves no trace, not even NaN."""
+        if mask.left is not None:
+            q = zero_where_zero(mask.left[..., None], q)
+        if mask.right is not None:
+            k = zero_where_zero(mask.right[..., None], k)
+            v = v.masked_fill((mask.right == 0)[..., None], 0.0)
+        return self.sums(q, k, v, mask.inner)
+
+    def _bordered(self, q: Tensor, k: Tensor, v: Tensor, mask: Bordered) -> tuple[Tensor, Tensor]:
+        """Prefix tokens are few: their rows and columns are thin products beside the inner mask."""
+        p = mask.prefix
+        if p == 0:
+            return self.sums(q, k, v, mask.inner)
+        (q0, q1), (k0, k1), (v0, v1) = ((x[..., :p, :], x[..., p:, :]) for x in (q, k, v))
+        ones = q.new_ones(p)
+        row = ones if mask.row is None else mask.row.to(q.dtype)
+        column = ones if mask.column is None else mask.column.to(q.dtype)
+        corner = q.new_ones(p, p) if mask.corner is None else mask.corner.to(q.dtype)
+
+        inner, inner_absolute = self.sums(q1, k1, v1, mask.inner)
+        with _full_precision(q):
+            to_prefix = (q1 @ k0.mT) * column[..., None, :]
+            in_corner = (q0 @ k0.mT) * corner
+            top = in_corner @ v0 + row[..., None] * (q0 @ (k1.mT @ v1))
+            bottom = inner + to_prefix @ v0
+            with torch.no_grad():
+                seen = q0.abs() @ k1.abs().sum(-2, keepdim=True).mT
+                top_absolute = in_corner.abs().sum(-1, keepdim=True) + row.abs()[..., None] * seen
+                bottom_absolute = inner_absolute + to_prefix.abs().sum(-1, keepdim=True)
+        return stack_rows([top, bottom]), stack_rows([top_absolute, bottom_absolute])
+
+    def _path(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> tuple[Tensor, Tensor]:
+        path = self.path
+        if path == "auto":
+            path = choose_path(mask, prod(q.shape[:-2]), k.shape[-1], v.shape[-1])
+        if path == "explicit":
+            budget = self.budget or _explicit.default_budget(q)
+            with _full_precision(q, only_float16=True):
+                return _explicit.explicit(q, k, v, mask, budget, self.nonnegative, self.dropout)
+        with _full_precision(q):
+            if path == "product":
+                return _product.product(q, k, v, mask, self.budget or _product.DEFAULT_BUDGET)
+            if not isinstance(mask, _scan.SCANNABLE):
+                raise ValueError(
+                    "path 'scan' needs Ones, Causal or Exponential masks, "
+                    f"got {type(mask).__name__}; use 'explicit', 'product' or 'auto'"
+                )
+            return _scan.scan(q, k, v, mask, self.budget or _scan.DEFAULT_BUDGET, self.nonnegative)
+
+
+def _aligned(*tensors: Tensor) -> list[Tensor]:
+    """The tensors with one set of leading dims, in one dtype of at least float32."""
+    dtype = torch.float32
+    for x in tensors:
+        dtype = torch.promote_types(dtype, x.dtype)
+    lead = torch.broadcast_shapes(*(x.shape[:-2] for x in tensors))
+    return [x.to(dtype).expand(*lead, *x.shape[-2:]) for x in tensors]
+
+
+def _full_precision(q: Tensor, only_float16: bool = False) -> AbstractContextManager:
+    """Autocast off: sums over many tokens overflow float16, and there is no FFT in bfloat16."""
+    device = q.device.type
+    if not torch.is_autocast_enabled(device):
+        return nullcontext()
+    if only_float16 and torch.get_autocast_dtype(device) != torch.float16:
+        return nullcontext()
+    return torch.autocast(device, enabled=False)
+
+
+def _check(
+    q: Tensor, k: Tensor, v: Tensor, mask: Mask, path: str, budget: int | None, dropout: float
+) -> None:
+    if path not in PATHS:
+        raise ValueError(f"path must be one of {', '.join(PATHS)}, got {path!r}")
+    for name, x in (("q", q), ("k", k), ("v", v)):
+        if x.ndim < 2 or x.shape[-2] != mask.length:
+            raise ValueError(
+                f"a mask of {mask.length} tokens needs {name} ending in ({mask.length}, channels), "
+                f"got {tuple(x.shape)}"
+            )
+    if q.shape[-1] != k.shape[-1]:
+        raise ValueError(f"q and k need as many features, got {q.shape[-1]} and {k.shape[-1]}")
+    if budget is not None and budget < 1:
+        raise ValueError(f"budget must be a positive number of bytes, got {budget}")
+    if dropout > 0 and path not in ("auto", "explicit"):
+        raise ValueError(f"dropout needs the explicit path, got path {path!r}")
+
+
+torch.fx.wrap("masked_linear_attention")

@@ -1,0 +1,72 @@
+"""Parts of the implicit attention matrix, never the whole.
+
+Shapes: L tokens, M features; leading dims are batch and heads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from vit_rpe.masks import Mask
+
+from .functional import PathName, masked_linear_attention
+from .reference import safe_denominator
+
+_TILE = 1 << 24
+
+
+def attention_rows(q: Tensor, k: Tensor, mask: Mask, index: int | Sequence[int] | Tensor) -> Tensor:
+    """What the queries at `index` give to each key: (..., len(index), L); rows sum to 1."""
+    places = _places(index, mask.length)
+    slab = torch.cat([mask.rows(i, i + 1) for i in places], -2).to(q.device)
+    return _normalised(q[..., places, :], k, slab)
+
+
+def attention_columns(
+    q: Tensor, k: Tensor, mask: Mask, index: int | Sequence[int] | Tensor, path: PathName = "auto"
+) -> Tensor:
+    """What each query gives to the keys at `index`: (..., L, len(index)).
+
+    Attention itself, with one-hot values: column j of the matrix is what it makes of e_j.
+    """
+    places = _places(index, mask.length)
+    one_hot = q.new_zeros(mask.length, len(places))
+    one_hot[places, torch.arange(len(places))] = 1.0
+    lead = torch.broadcast_shapes(q.shape[:-2], k.shape[:-2])
+    return masked_linear_attention(q, k, one_hot.expand(*lead, *one_hot.shape), mask, path=path)
+
+
+def attention_topk(q: Tensor, k: Tensor, mask: Mask, count: int) -> tuple[Tensor, Tensor]:
+    """The `count` largest weights of each query, and their keys: two (..., L, count)."""
+    if not 0 < count <= mask.length:
+        raise ValueError(f"count must lie between 1 and {mask.length}, got {count}")
+    step = max(1, _TILE // (q.shape[:-2].numel() * mask.length))
+    tops = []
+    for start in range(0, mask.length, step):
+        stop = min(start + step, mask.length)
+        slab = mask.rows(start, stop).to(q.device)
+        tops.append(_normalised(q[..., start:stop, :], k, slab).topk(count, -1))
+    values, keys = zip(*tops, strict=True)
+    return torch.cat(values, -2), torch.cat(keys, -2)
+
+
+def _normalised(q: Tensor, k: Tensor, slab: Tensor) -> Tensor:
+    weights = (q @ k.mT) * slab
+    weights = weights.masked_fill(slab == 0, 0.0)
+    return weights / safe_denominator(
+        weights.sum(-1, keepdim=True), weights.abs().sum(-1, keepdim=True)
+    )
+
+
+def _places(index: int | Sequence[int] | Tensor, length: int) -> list[int]:
+    places = (
+        [int(i) for i in index]
+        if isinstance(index, Sequence)
+        else torch.as_tensor(index).reshape(-1).tolist()
+    )
+    if any(not -length <= i < length for i in places):
+        raise ValueError(f"index must lie within {length} tokens, got {places}")
+    return [i % length for i in places]

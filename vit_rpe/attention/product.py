@@ -1,0 +1,56 @@
+"""The product path: Algorithm 1 of the paper, in chunks of columns. O(M D T_M(L)) work."""
+
+from __future__ import annotations
+
+from math import prod
+
+import torch
+from torch import Tensor
+
+from vit_rpe.masks import Mask
+
+from .recompute import recomputed
+
+DEFAULT_BUDGET = 256 << 20
+# A column of a grid takes about so many numbers per token at worst, with its padded transforms and
+# what the backward pass of a chunk keeps of them.
+_LIVE = 28
+
+
+@torch.compiler.disable()  # complex numbers stay in eager mode anyway
+def product(q: Tensor, k: Tensor, v: Tensor, mask: Mask, budget: int) -> tuple[Tensor, Tensor]:
+    """`A v` and a bound of the absolute row sums of A, for `A = M * (q k^T)`.
+
+    M is used through its product alone. A chunk of features x values is made again in the backward
+    pass; a budget below what one column takes is exceeded by that column.
+    """
+    dtype = torch.promote_types(mask.compute_dtype(q.dtype), v.dtype)
+    q, k, v = q.to(dtype), k.to(dtype), v.to(dtype)
+    m, d = k.shape[-1], v.shape[-1]
+    lead = prod(q.shape[:-2])
+    columns = max(1, budget // (lead * mask.length * q.element_size() * _LIVE))
+    features, values = max(1, columns // d), min(columns, d)
+    total = None
+    for i in range(0, m, features):
+        f = slice(i, i + features)
+        parts = [
+            recomputed(algorithm_1, q[..., f], k[..., f], v[..., j : j + values], mask)
+            for j in range(0, d, values)
+        ]
+        chunk = parts[0] if len(parts) == 1 else torch.cat(parts, -1)
+        total = chunk if total is None else total + chunk
+    assert total is not None
+    return total, absolute_bound(q, k, mask)
+
+
+def algorithm_1(q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> Tensor:
+    """sum_j M[i, j] (q_i . k_j) v_j, by products with M alone."""
+    kv = torch.einsum("...lm,...ld->...lmd", k, v)  # 1. vec(phi(k_i) v_i^T)
+    kv = mask.matmul(kv.flatten(-2)).unflatten(-1, kv.shape[-2:])  # 2. FastMult_M
+    return torch.einsum("...lm,...lmd->...ld", q, kv)  # 3. read with phi(q_i)
+
+
+@torch.no_grad()
+def absolute_bound(q: Tensor, k: Tensor, mask: Mask) -> Tensor:
+    """sum_j |M[i, j]| |q_i| . |k_j|, (..., L, 1): the scale at which a row's sum is round-off."""
+    return (q.abs() * mask.magnitude().matmul(k.abs())).sum(-1, keepdim=True)

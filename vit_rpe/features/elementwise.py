@@ -1,0 +1,39 @@
+"""Feature maps that act on each channel alone: M = d."""
+
+from __future__ import annotations
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from .base import FeatureMap
+
+
+class ElementwiseFeatures(FeatureMap):
+    """One function for queries and keys, channel by channel."""
+
+    def num_features(self, head_dim: int) -> int:
+        return head_dim
+
+    def key(self, k: Tensor, keep: Tensor | None = None) -> Tensor:
+        return self.query(k)
+
+
+class ReLUFeatures(ElementwiseFeatures):
+    """max(x, 0)."""
+
+    def query(self, q: Tensor) -> Tensor:
+        return F.relu(q)
+
+
+class ELUFeatures(ElementwiseFeatures):
+    """ELU(x) + 1, positive everywhere."""
+
+    def query(self, q: Tensor) -> Tensor:
+        return F.elu(q) + 1.0
+
+
+class SquareFeatures(ElementwiseFeatures):
+    """x^2."""
+
+    def query(self, q: Tensor) -> Tensor:
+        return q.square()

@@ -1,0 +1,26 @@
+"""Matrices known by their product. Depends on torch alone."""
+
+from .base import Mask
+from .compose import BlockDiagonal, Bordered, Scaled, Sum
+from .elementary import Causal, Dense, Ones, Packing, Padding
+from .exponential import Exponential
+from .low_rank import LowRank
+from .sparse import Sparse
+from .toeplitz import Toeplitz
+
+__all__ = [
+    "BlockDiagonal",
+    "Bordered",
+    "Causal",
+    "Dense",
+    "Exponential",
+    "LowRank",
+    "Mask",
+    "Ones",
+    "Packing",
+    "Padding",
+    "Scaled",
+    "Sparse",
+    "Sum",
+    "Toeplitz",
+]

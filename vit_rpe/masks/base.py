@@ -1,0 +1,122 @@
+"""What a mask is: a matrix known by its product."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Sequence
+from math import prod
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+
+class Mask(abc.ABC):
+    """An L x L matrix M that weighs what query i takes from key j by `M[i, j]`.
+
+    A mask is a value: tensors and methods, no parameters; an `rpe` module or a graph makes a fresh
+    one for each forward pass. Leading dims broadcast against (batch, heads). Constructors check
+    shapes only, because they run inside traced and compiled code; `check` looks at the values.
+
+    Shapes, here and in every mask: L tokens, C columns, `...` leading dims.
+    """
+
+    length: int
+    row_block: int = 1
+    """`rows` is cheapest for ranges that start and stop at multiples of this."""
+    tensor_names: ClassVar[tuple[str, ...]] = ()
+
+    @abc.abstractmethod
+    def matmul(self, x: Tensor) -> Tensor:
+        """The fast product M x: (..., L, C) -> (..., L, C)."""
+
+    @abc.abstractmethod
+    def dense(self) -> Tensor:
+        """The matrix (..., L, L), entry by entry from its definition."""
+
+    @abc.abstractmethod
+    def rows(self, start: int, stop: int) -> Tensor:
+        """Rows `start` to `stop` of `dense`, (..., stop - start, L), without forming the rest."""
+
+    @abc.abstractmethod
+    def cost(self, columns: int) -> float:
+        """Estimated multiply-adds of `matmul` with so many columns, for one head of one sample."""
+
+    @abc.abstractmethod
+    def magnitude(self) -> Mask:
+        """A mask that bounds |M| from above, at the scale of the round-off of `matmul`.
+
+        It is |M| itself where `matmul` is exact entry by entry. Attention compares a row's sum
+        with it, to tell a row that is empty from one that is merely small.
+        """
+
+    def compute_dtype(self, dtype: torch.dtype) -> torch.dtype:
+        """The precision that `matmul` needs for columns of `dtype`."""
+        return torch.promote_types(dtype, torch.float32)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The tensors that define the mask, by name."""
+        values = {name: getattr(self, name) for name in self.tensor_names}
+        return {name: value for name, value in values.items() if isinstance(value, Tensor)}
+
+    def check(self) -> None:
+        """Raise ValueError if a value is not finite. Never called inside a forward pass."""
+        for name, value in self.tensors().items():
+            bad = value.numel() - int(torch.isfinite(value).sum())
+            if bad:
+                raise ValueError(
+                    f"{type(self).__name__}.{name} has {bad} values that are not finite"
+                )
+
+    def __repr__(self) -> str:
+        shapes = [f"{name}={tuple(value.shape)}" for name, value in self.tensors().items()]
+        return f"{type(self).__name__}({', '.join([f'length={self.length}', *shapes])})"
+
+
+def as_length(length: int) -> int:
+    if length < 1:
+        raise ValueError(f"a mask needs at least one token, got length {length}")
+    return int(length)
+
+
+def as_grid(grid: Sequence[int]) -> tuple[int, ...]:
+    """The sides of a grid of tokens in row-major order, checked."""
+    sides = tuple(int(n) for n in grid)
+    if not sides or min(sides) < 1:
+        raise ValueError(f"a grid needs one or more sides of at least 1 token, got {sides}")
+    return sides
+
+
+def as_axes(axes: Sequence[int], grid: tuple[int, ...]) -> tuple[int, ...]:
+    """Axis numbers of a grid, negative ones counted from the end, checked."""
+    if any(not -len(grid) <= axis < len(grid) for axis in axes):
+        raise ValueError(f"a grid of {len(grid)} axes has no axes {tuple(axes)}")
+    return tuple(sorted({axis % len(grid) for axis in axes}))
+
+
+def grid_coordinates(grid: tuple[int, ...], device: torch.device) -> Tensor:
+    """The coordinates of each token, (L, d), row-major."""
+    axes = [torch.arange(n, device=device) for n in grid]
+    return torch.stack(torch.meshgrid(*axes, indexing="ij"), -1).reshape(prod(grid), len(grid))
+
+
+def check_rows(start: int, stop: int, length: int) -> None:
+    if not 0 <= start < stop <= length:
+        raise ValueError(f"rows {start} to {stop} are not within a mask of {length} tokens")
+
+
+def check_columns(x: Tensor, length: int) -> None:
+    if x.ndim < 2 or x.shape[-2] != length:
+        raise ValueError(
+            f"a mask of {length} tokens needs x ending in ({length}, columns), got {tuple(x.shape)}"
+        )
+
+
+def zero_where_zero(weight: Tensor, x: Tensor) -> Tensor:
+    """weight * x, with exact zeros where the weight is zero, whatever stands in x (NaN, infinity).
+
+    `weight` is boolean or real and broadcasts against x.
+    """
+    if weight.dtype == torch.bool:
+        return x.masked_fill(~weight, 0.0)
+    return (x * weight).masked_fill(weight == 0, 0.0)

@@ -1,0 +1,103 @@
+"""Masks of low rank (paper, Sec. 3.4)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from .base import Mask, as_length, check_columns, check_rows
+from .sparse import sparse_product
+
+
+class LowRank(Mask):
+    """`M = u v^T` for u and v of shape (..., L, r), each dense or sparse. O(entries of u and v).
+
+    Sparse factors are torch COO or CSR matrices of two dims. Gradients reach their values without a
+    dense L x L or L x r matrix.
+    """
+
+    tensor_names = ("u", "v")
+
+    def __init__(self, u: Tensor, v: Tensor):
+        if u.ndim < 2 or v.ndim < 2 or u.shape[-2:] != v.shape[-2:]:
+            raise ValueError(
+                "LowRank needs u and v of one shape (..., L, r), "
+                f"got {tuple(u.shape)} and {tuple(v.shape)}"
+            )
+        for name, factor in (("u", u), ("v", v)):
+            if factor.layout not in (torch.strided, torch.sparse_coo, torch.sparse_csr):
+                raise ValueError(f"{name} must be dense, COO or CSR, got {factor.layout}")
+            if factor.layout != torch.strided and factor.ndim != 2:
+                raise ValueError(
+                    f"a sparse {name} must have shape (L, r), got {tuple(factor.shape)}"
+                )
+        self.length = as_length(u.shape[-2])
+        self.u = u
+        self.v = v
+
+    def check(self) -> None:
+        for name, factor in self.tensors().items():
+            if not torch.isfinite(_values(factor)).all():
+                raise ValueError(f"LowRank.{name} has values that are not finite")
+
+    def matmul(self, x: Tensor) -> Tensor:
+        check_columns(x, self.length)
+        dtype = self.compute_dtype(x.dtype)
+        return _multiply(self.u, _multiply(self.v, x.to(dtype), transpose=True)).to(x.dtype)
+
+    def dense(self) -> Tensor:
+        u, v = (f if f.layout == torch.strided else f.to_dense() for f in (self.u, self.v))
+        return u @ v.mT
+
+    def rows(self, start: int, stop: int) -> Tensor:
+        check_rows(start, stop, self.length)
+        return _multiply(self.v, _dense_rows(self.u, start, stop).mT).mT
+
+    def cost(self, columns: int) -> float:
+        return 2.0 * columns * (_entries(self.u) + _entries(self.v))
+
+    def magnitude(self) -> Mask:
+        return LowRank(self.u.detach().abs(), self.v.detach().abs())
+
+
+def _multiply(factor: Tensor, x: Tensor, transpose: bool = False) -> Tensor:
+    if factor.layout == torch.strided:
+        dtype = torch.promote_types(factor.dtype, x.dtype)
+        return (factor.mT if transpose else factor).to(dtype) @ x.to(dtype)
+    row, column = _indices(factor)
+    if transpose:
+        row, column = column, row
+    return sparse_product(row, column, _values(factor), x, factor.shape[1 if transpose else 0])
+
+
+def _dense_rows(factor: Tensor, start: int, stop: int) -> Tensor:
+    if factor.layout == torch.strided:
+        return factor[..., start:stop, :]
+    row, column = _indices(factor)
+    inside = ((row >= start) & (row < stop)).nonzero().squeeze(-1)
+    place = (row[inside] - start) * factor.shape[1] + column[inside]
+    slab = torch.zeros((stop - start) * factor.shape[1], dtype=factor.dtype, device=factor.device)
+    return slab.index_add(0, place, _values(factor)[inside]).unflatten(
+        0, (stop - start, factor.shape[1])
+    )
+
+
+def _indices(factor: Tensor) -> tuple[Tensor, Tensor]:
+    if factor.layout == torch.sparse_coo:
+        row, column = factor.coalesce().indices()
+        return row, column
+    counts = factor.crow_indices().diff().to(torch.int64)
+    rows = torch.arange(factor.shape[0], device=factor.device).repeat_interleave(counts)
+    return rows, factor.col_indices().to(torch.int64)
+
+
+def _values(factor: Tensor) -> Tensor:
+    if factor.layout == torch.strided:
+        return factor
+    return factor.coalesce().values() if factor.layout == torch.sparse_coo else factor.values()
+
+
+def _entries(factor: Tensor) -> int:
+    if factor.layout == torch.strided:
+        return factor.shape[-2] * factor.shape[-1]
+    return 4 * factor._nnz()

@@ -1,0 +1,143 @@
+"""d-level block-Toeplitz masks on a grid of tokens (paper, Sec. 3.2), multiplied by FFT."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from math import log2, prod, sqrt
+
+import torch
+from torch import Tensor
+
+from .base import Mask, as_grid, check_columns, check_rows, grid_coordinates
+from .compose import Scaled
+from .elementary import Ones
+
+# A float32 FFT errs by about 2e-7 * max|M| * |x|_2 in every row. Rows whose own entries sum to
+# less than this times max|M| * sqrt(L) would lose more than 1e-4 of their value: such tables take
+# float64.
+_NARROW_ROW = 2e-3
+
+
+class Toeplitz(Mask):
+    """Weights that depend on the offset between query and key alone; d = 1 sequence, 2 image, 3
+    video.
+
+        M[i, j] = offsets[..., i_1 - j_1 + n_1 - 1, ..., i_d - j_d + n_d - 1]
+
+    for tokens at grid places i and j, in row-major order. `offsets` is (..., 2 n_1 - 1, ..., 2 n_d
+    - 1). The product is a convolution: O(L log L) a column, by FFTs that are pruned axis by axis.
+    """
+
+    tensor_names = ("offsets",)
+
+    def __init__(self, offsets: Tensor, grid: Sequence[int]):
+        self.grid = as_grid(grid)
+        sides = tuple(2 * n - 1 for n in self.grid)
+        if tuple(offsets.shape[-len(sides) :]) != sides:
+            raise ValueError(
+                f"a {self.grid} grid needs offsets ending in {sides}, got {tuple(offsets.shape)}"
+            )
+        self.length = prod(self.grid)
+        self.row_block = prod(self.grid[1:])
+        self.offsets = offsets
+
+    def matmul(self, x: Tensor) -> Tensor:
+        check_columns(x, self.length)
+        dtype = self.compute_dtype(x.dtype)
+        return _convolve(self.offsets.to(dtype), x.to(dtype), self.grid).to(x.dtype)
+
+    def dense(self) -> Tensor:
+        place = grid_coordinates(self.grid, self.offsets.device)
+        offset = place[:, None] - place[None, :] + torch.tensor(self.grid, device=place.device) - 1
+        return self.offsets[(..., *offset.unbind(-1))]
+
+    def rows(self, start: int, stop: int) -> Tensor:
+        """A row of M is a window of the reversed table: a slab of rows is a strided view of it."""
+        check_rows(start, stop, self.length)
+        axes = range(-len(self.grid), 0)
+        table = self.offsets.flip(*axes)
+        stride, narrowed = self.length, False
+        for axis, n in zip(axes, self.grid, strict=True):
+            stride //= n
+            first, last = 0, n
+            if not narrowed:  # all axes so far hold one place each: this one can be cut short, too
+                first, last = start // stride, (stop - 1) // stride + 1
+                start, stop = start - first * stride, stop - first * stride
+                narrowed = last - first > 1
+            table = table.narrow(axis, n - last, n - 1 + last - first)
+        for n in self.grid:
+            table = table.unfold(axes.start, n, 1)
+        windows = table.flip(*range(2 * axes.start, axes.start))
+        slab = windows.flatten(axes.start).flatten(axes.start - 1, -2)
+        return slab.narrow(-2, start, stop - start)
+
+    def cost(self, columns: int) -> float:
+        return columns * sum(
+            2.5 * size * log2(max(n, 2)) for size, n in _transform_sizes(self.grid)
+        )
+
+    def magnitude(self) -> Mask:
+        """max|M| in every place: the error of an FFT does not know which row it falls into."""
+        axes = tuple(range(-len(self.grid), 0))
+        largest = self.offsets.detach().abs().amax(axes)
+        return Scaled(
+            Ones(self.length, largest.device),
+            left=largest[..., None].expand(*largest.shape, self.length),
+        )
+
+    def compute_dtype(self, dtype: torch.dtype) -> torch.dtype:
+        dtype = torch.promote_types(super().compute_dtype(dtype), self.offsets.dtype)
+        return torch.float64 if dtype == torch.float32 and self._has_faint_rows else dtype
+
+    @cached_property
+    def _has_faint_rows(self) -> bool:
+        """Whether float32 round-off, which follows max|M|, would show in the smallest row."""
+        if self.offsets.is_meta:
+            return False
+        table = self.offsets.detach().to(torch.float64).abs()
+        row_sums = _convolve(table, table.new_ones(self.length, 1), self.grid).squeeze(-1)
+        largest = table.amax(tuple(range(-len(self.grid), 0)))[..., None]
+        return bool((row_sums < _NARROW_ROW * sqrt(self.length) * largest).any())
+
+
+def _convolve(offsets: Tensor, x: Tensor, grid: tuple[int, ...]) -> Tensor:
+    """sum_j offsets[i - j + n - 1] x[j]: (..., L, C) -> (..., L, C).
+
+    Each axis is transformed only over the places of the others that are not padding, and is cropped
+    as soon as it has been transformed back.
+    """
+    d = len(grid)
+    sizes = [fast_size(2 * n - 1) for n in grid]
+    axes = list(range(-d, 0))
+    columns_first = x.mT.unflatten(-1, grid)
+    spectrum = torch.fft.rfft(columns_first, n=sizes[-1], dim=-1)
+    for axis in reversed(axes[:-1]):
+        spectrum = torch.fft.fft(spectrum, n=sizes[axis], dim=axis)
+    spectrum = spectrum * torch.fft.rfftn(offsets, s=sizes, dim=axes).unsqueeze(-d - 1)
+    # entry i of the result stands at i + n - 1; what wraps around falls on places before that
+    for axis in axes[:-1]:
+        spectrum = torch.fft.ifft(spectrum, dim=axis).narrow(axis, grid[axis] - 1, grid[axis])
+    result = torch.fft.irfft(spectrum, n=sizes[-1], dim=-1).narrow(-1, grid[-1] - 1, grid[-1])
+    return result.flatten(-d).mT
+
+
+def _transform_sizes(grid: tuple[int, ...]) -> list[tuple[int, int]]:
+    """(points, length) of the transforms of one column, there and back."""
+    sizes = [fast_size(2 * n - 1) for n in grid]
+    transforms = [(prod(grid[:-1]) * sizes[-1], sizes[-1])]
+    for axis in range(len(grid) - 2, -1, -1):
+        transforms.append((prod(grid[:axis]) * prod(sizes[axis:]), sizes[axis]))
+    return transforms * 2
+
+
+def fast_size(n: int) -> int:
+    """The smallest size >= n whose only prime factors are 2, 3, 5 and 7: FFTs of these are fast."""
+    while True:
+        rest = n
+        for factor in (2, 3, 5, 7):
+            while rest % factor == 0:
+                rest //= factor
+        if rest == 1:
+            return n
+        n += 1

@@ -1,0 +1,60 @@
+"""One weight per distance: the paper's definition of a d-dimensional RPE (Sec. 3.2)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from vit_rpe.masks import Toeplitz
+
+from .base import GridRPE, grid_distance, hide_later
+from .resize import resample
+
+
+class DistanceRPE(GridRPE):
+    """A learned f of the L1 distance on the grid: `M[i, j] = f_h(|i_1 - j_1| + ... + |i_d - j_d|)`.
+
+    Parameters: num_heads * (1 + the longest distance). Another grid keeps f as a function of the
+    distance relative to the longest one.
+    """
+
+    def __init__(
+        self,
+        grid: Sequence[int],
+        num_heads: int,
+        *,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        **options: Any,
+    ):
+        super().__init__(grid, num_heads, **options)
+        self.table = nn.Parameter(
+            torch.empty(num_heads, _distances(self.grid), device=device, dtype=dtype)
+        )
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        distance = torch.arange(_distances(self.grid))
+        with torch.no_grad():
+            self.table.copy_(self._start(-self._slopes()[:, None] * distance))
+
+    def forward(self, grid: Sequence[int] | None = None) -> Toeplitz:
+        grid = self._grid(grid)
+        weight = self._weight(resample(self.table, _distances(grid)))
+        offsets = weight[:, grid_distance(grid, weight.device)]
+        return Toeplitz(hide_later(offsets, grid, self.one_sided), grid)
+
+    def resize(self, grid: Sequence[int]) -> None:
+        grid = self._grid(grid)
+        if grid != self.grid:
+            self.table = nn.Parameter(
+                resample(self.table.detach(), _distances(grid)), self.table.requires_grad
+            )
+            self.grid = grid
+
+
+def _distances(grid: tuple[int, ...]) -> int:
+    return sum(n - 1 for n in grid) + 1

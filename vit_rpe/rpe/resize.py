@@ -1,0 +1,52 @@
+"""Learned functions of an offset or a distance, sampled anew for another grid."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+
+def resample(values: Tensor, size: int, dim: int = -1) -> Tensor:
+    """A sampled function at `size` places instead; the first and the last place stay what they are.
+
+    Through each new place goes the cubic of the four old ones around it: exact for cubics, and
+    smooth functions come back from a larger grid unchanged to 1e-3 and better.
+    """
+    if values.shape[dim] == size:
+        return values
+    weights = _cubic_weights(values.shape[dim], size).to(values)
+    return torch.movedim(torch.movedim(values, dim, -1) @ weights.T, -1, dim)
+
+
+def resample_offsets(offsets: Tensor, old: Sequence[int], new: Sequence[int]) -> Tensor:
+    """A table of offsets, (..., 2 n_1 - 1, ..., 2 n_d - 1), for a grid of other sides.
+
+    Negative and positive offsets are taken apart along each axis: a mask may have a kink at 0, and
+    one side of a one-sided axis means nothing.
+    """
+    for axis, (n, size) in enumerate(zip(old, new, strict=True)):
+        dim = axis - len(old)
+        if n != size:
+            earlier = resample(offsets.narrow(dim, 0, n).flip(dim), size, dim).flip(dim)
+            later = resample(offsets.narrow(dim, n - 1, n), size, dim)
+            offsets = torch.cat([earlier, later.narrow(dim, 1, size - 1)], dim)
+    return offsets
+
+
+def _cubic_weights(old: int, new: int) -> Tensor:
+    """The (new, old) matrix of Lagrange weights, in float64."""
+    place = torch.arange(new, dtype=torch.float64) * ((old - 1) / max(new - 1, 1))
+    count = min(old, 4)
+    first = (place.floor().long() - 1).clamp(0, old - count)
+    nodes = first[:, None] + torch.arange(count)
+    weights = torch.zeros(new, old, dtype=torch.float64)
+    for i in range(count):
+        others = [j for j in range(count) if j != i]
+        top = (
+            torch.stack([place - nodes[:, j] for j in others], -1) if others else torch.ones(new, 1)
+        )
+        bottom = torch.tensor([float(i - j) for j in others] or [1.0], dtype=torch.float64)
+        weights[torch.arange(new), nodes[:, i]] = (top / bottom).prod(-1).to(torch.float64)
+    return weights
