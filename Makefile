@@ -1,0 +1,40 @@
+# make quickstart   check the numbers on this machine and draw the masks (output/masks.png)
+# make test         everything that must hold: format, lint, types, all tests
+# make test-fast    the tests without the slow ones
+# make lint         format, lint, types
+# make clean        remove caches and output; .venv stays
+#
+# PYTHON=python3.12 make test   picks the interpreter that makes .venv.
+
+PYTHON ?= python3
+BIN := .venv/bin
+STAMP := .venv/.vit_rpe-installed
+# Two processes with one thread each: more threads than cores would only get in each other's way.
+PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
+
+.PHONY: quickstart test test-fast lint clean
+.DELETE_ON_ERROR:
+
+quickstart: $(STAMP)
+	$(BIN)/python tools/self_check.py
+
+test: lint
+	$(PYTEST)
+
+test-fast: $(STAMP)
+	$(PYTEST) -m "not slow"
+
+lint: $(STAMP)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/basedpyright
+
+clean:
+	rm -rf build output .pytest_cache .ruff_cache .hypothesis
+	find vit_rpe tests tools -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# An environment that is already there, or linked to, is used and never made anew.
+$(STAMP): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
+	touch $@
