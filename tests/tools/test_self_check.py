@@ -1,0 +1,54 @@
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+TOOLS = Path(__file__).parents[2] / "tools"
+
+
+@pytest.fixture(scope="module")
+def self_check():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(TOOLS)  # it imports show_masks, its neighbour
+        import self_check
+
+        yield self_check
+
+
+@pytest.mark.slow
+def test_it_runs_as_a_script_and_passes(tmp_path):
+    output = tmp_path / "masks.png"
+    command = [sys.executable, TOOLS / "self_check.py", "--grid", "4", "5", "--output", output]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert "PASS" in done.stdout and "4 x 5 grid and a class token, 21 tokens" in done.stdout
+    assert str(output) in done.stdout and output.exists()
+
+
+def test_every_path_is_checked(self_check):
+    softmax, results = self_check.check_grid((3, 4))
+    assert softmax > 0
+    paths = {(result.mask, result.path.split()[0]) for result in results}
+    for mask in ("OffsetRPE", "DistanceRPE", "ExponentialRPE", "ExponentialRPE, 1-sided"):
+        for path in ("explicit", "product", "auto"):
+            assert (mask, path) in paths
+    assert ("ExponentialRPE", "scan") in paths and ("OffsetRPE", "scan") not in paths
+    assert all(result.passed() for result in results)
+
+
+def test_a_wrong_path_fails(self_check, monkeypatch, capsys, tmp_path):
+    right = self_check.masked_linear_attention
+
+    def wrong(*args, path, **options):
+        return right(*args, path=path, **options) * (1.001 if path == "product" else 1.0)
+
+    monkeypatch.setattr(self_check, "masked_linear_attention", wrong)
+    monkeypatch.setattr(self_check, "draw_masks", lambda grid, output: output)
+    monkeypatch.setattr(sys, "argv", ["self_check", "--grid", "3", "4"])
+    assert self_check.main() == 1
+    assert "FAIL: 4 of 14" in capsys.readouterr().out
+
+
+def test_nan_is_a_failure(self_check):
+    assert not self_check.Result("mask", "path", float("nan"), 1.0).passed()

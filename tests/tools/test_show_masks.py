@@ -1,0 +1,59 @@
+import importlib.util
+import sys
+from pathlib import Path
+
+import pytest
+
+TOOL = Path(__file__).parents[2] / "tools" / "show_masks.py"
+
+
+@pytest.fixture(scope="module")
+def show_masks():
+    spec = importlib.util.spec_from_file_location("show_masks", TOOL)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, spec.name, module)  # dataclasses look their module up
+        spec.loader.exec_module(module)
+        yield module
+
+
+def test_draws_a_png_into_a_new_folder(show_masks, tmp_path):
+    path = show_masks.draw_masks((2, 3), tmp_path / "new" / "masks.png")
+    assert path.read_bytes().startswith(b"\x89PNG")
+
+
+def test_weights_fit_the_shared_colour_scale(show_masks):
+    for panel in [*show_masks._kinds(4, 5), *show_masks._heads(4, 5)]:
+        matrix = panel.matrix()
+        assert matrix.shape == (panel.mask.length, panel.mask.length), panel.title
+        assert 0 <= matrix.min() and matrix.max() <= 1, panel.title
+
+
+def test_the_marked_query_is_in_the_middle_of_the_last_grid(show_masks):
+    queries = {panel.title.split("\n")[0]: panel.query() for panel in show_masks._kinds(4, 6)}
+    assert queries["OffsetRPE"] == 2 * 6 + 3
+    assert queries["Bordered"] == 2 + 2 * 6 + 3
+    assert queries["BlockDiagonal"] == 2 * 6 + 2 * 3 + 1
+
+
+@pytest.mark.parametrize("grid", [(0, 3), (3,), (100, 100)])
+def test_a_wrong_grid_is_refused(show_masks, tmp_path, grid):
+    with pytest.raises(ValueError, match="grid"):
+        show_masks.draw_masks(grid, tmp_path / "masks.png")
+
+
+def test_without_matplotlib_it_says_what_to_install(show_masks, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(ModuleNotFoundError, match=r"pip install vit_rpe\[report\]"):
+        show_masks.draw_masks((2, 3), tmp_path / "masks.png")
+
+
+def test_the_command_line(show_masks, tmp_path, monkeypatch, capsys):
+    output = tmp_path / "masks.png"
+    monkeypatch.setattr(sys, "argv", ["show_masks", "--grid", "1", "3", "--output", str(output)])
+    show_masks.main()
+    assert output.exists() and str(output) in capsys.readouterr().out
+    monkeypatch.setattr(sys, "argv", ["show_masks", "--grid", "0", "3"])
+    with pytest.raises(SystemExit, match=r"at least 1 token, got \(0, 3\)"):
+        show_masks.main()
