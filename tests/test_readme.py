@@ -1,0 +1,21 @@
+import re
+from pathlib import Path
+
+import torch
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text()
+
+
+def test_the_six_lines_run_as_written():
+    (block,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    names: dict = {}
+    exec(block, names)
+    assert names["out"].shape == (8, 197, 128)
+    assert torch.isfinite(names["out"]).all()
+
+
+def test_links_lead_somewhere():
+    links = [link.split("#")[0] for link in re.findall(r"\]\(([^)]+)\)", README)]
+    missing = [x for x in links if x and "://" not in x and not (ROOT / x).exists()]
+    assert not missing
