@@ -1,0 +1,463 @@
+"""Time and memory of masked attention on each path, beside softmax and unmasked attention.
+
+    python tools/bench_attention.py --json bench.json --plot bench.png
+    python tools/bench_attention.py --quick
+    python tools/bench_attention.py --cases 56x56:12:64:64 --only sdpa,offset/auto,scan
+
+Contestants take turns, so that a busy moment of the machine hits them all, and medians are
+compared within one run. Forward is timed without gradients, forward + backward with gradients to
+q, k, v and to the parameters of the mask, which is made anew in every call.
+
+Shapes: L tokens, M features, D value channels; leading dims are batch and heads.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import gc
+import importlib.util
+import json
+import os
+import platform
+import random
+import re
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
+from itertools import product
+from math import prod, sqrt
+from pathlib import Path
+from statistics import median, quantiles
+from time import perf_counter
+from typing import Any, NoReturn
+
+import torch
+import torch.nn.functional as F
+from bench_plot import KINDS, PATHS, case_table, plot, summarise, summary_text
+from torch import Tensor
+
+import vit_rpe
+from vit_rpe.attention import choose_path, masked_linear_attention
+from vit_rpe.attention.functional import PathName
+from vit_rpe.rpe import ExponentialRPE, GridRPE, OffsetRPE
+
+MASKS: dict[str, type[GridRPE]] = {"offset": OffsetRPE, "exp": ExponentialRPE}
+CASES = (
+    "14x14:12:64:64:8,14x14:12:32:32:8,14x14:1:32:32,28x28:12:64:64,28x28:1:32:32,32x32:12:32:32,"
+    "32x32:12:16:16,56x56:12:64:64,56x56:12:16:16,56x56:1:32:32,112x112:2:64:64,112x112:1:32:32,"
+    "112x112:1:16:16,224x224:1:32:32,224x224:1:16:16"
+)
+QUICK_CASES = "14x14:12:16:16,28x28:1:32:32,56x56:1:16:16"
+MAX_ROUNDS = 60
+STABLE = 0.02  # rounds stop when every median is known to about this fraction
+
+
+@dataclass(frozen=True)
+class Case:
+    """One shape, written grid:heads:m:d[:batch] on the command line."""
+
+    grid: tuple[int, ...]
+    heads: int
+    m: int
+    d: int
+    batch: int = 1
+
+    @property
+    def tokens(self) -> int:
+        return prod(self.grid)
+
+    @property
+    def entries(self) -> int:
+        """Entries of the attention matrices of all heads."""
+        return self.batch * self.heads * self.tokens**2
+
+    def __str__(self) -> str:
+        settings = [self.heads, self.m, self.d] + [self.batch] * (self.batch > 1)
+        return ":".join(["x".join(map(str, self.grid)), *map(str, settings)])
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """A way to compute attention: `call()` gives (B, H, L, D), the leaves get gradients."""
+
+    call: Callable[[], Tensor]
+    leaves: list[Tensor]
+
+
+class Inputs:
+    """What the contestants of a case share. Softmax has heads of D channels, whatever M is."""
+
+    def __init__(self, case: Case, device: str, seed: int, init: Any = "ones"):
+        generator = torch.Generator().manual_seed(seed)
+
+        def draw(*shape: int) -> Tensor:
+            return torch.randn(*shape, generator=generator).to(device)
+
+        lead = (case.batch, case.heads, case.tokens)
+        self.case = case
+        self.q, self.k = ((F.relu(draw(*lead, case.m)) + 1e-3).requires_grad_() for _ in range(2))
+        self.queries, self.keys, self.v = (draw(*lead, case.d).requires_grad_() for _ in range(3))
+        self.gradient = draw(*lead, case.d)
+        self.rpe: dict[str, GridRPE] = {}
+        for kind, module in MASKS.items():
+            self.rpe[kind] = module(case.grid, case.heads, init=init).to(device)
+            with torch.no_grad():
+                for parameter in self.rpe[kind].parameters():
+                    parameter.add_(0.1 * draw(*parameter.shape))
+
+
+# --- contestants -------------------------------------------------------------------------------
+
+
+def softmax(x: Inputs) -> Contestant:
+    q, k, v = x.queries, x.keys, x.v
+    return Contestant(lambda: F.scaled_dot_product_attention(q, k, v), [q, k, v])
+
+
+def softmax_with_bias(x: Inputs) -> Contestant:
+    """A learned bias per offset and head, gathered to L x L as a user would write it."""
+    q, k, v = x.queries, x.keys, x.v
+    index = offset_index(x.case.grid, v.device)
+    table = v.new_zeros(x.case.heads, prod(2 * n - 1 for n in x.case.grid)).requires_grad_()
+
+    def call() -> Tensor:
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=table[:, index][None])
+
+    return Contestant(call, [q, k, v, table])
+
+
+def offset_index(grid: tuple[int, ...], device: torch.device) -> Tensor:
+    """The place of each pair's offset in a flat table of offsets, (L, L)."""
+    index = torch.zeros(1, 1, dtype=torch.int64, device=device)
+    for n in grid:
+        place = torch.arange(n, device=device)
+        offset = place[:, None] - place + n - 1
+        index = index[:, None, :, None] * (2 * n - 1) + offset[:, None, :]
+        index = index.flatten(2).flatten(0, 1)
+    return index
+
+
+def linear(x: Inputs) -> Contestant:
+    """Linear attention without a mask: two matrix products and the normaliser."""
+
+    def call() -> Tensor:
+        return x.q @ (x.k.mT @ x.v) / (x.q @ x.k.sum(-2, keepdim=True).mT)
+
+    return Contestant(call, [x.q, x.k, x.v])
+
+
+def dense(mask: str, x: Inputs) -> Contestant:
+    """The definition, left to autograd."""
+    rpe = x.rpe[mask]
+
+    def call() -> Tensor:
+        weights = (x.q @ x.k.mT) * rpe().dense()
+        return weights @ x.v / weights.sum(-1, keepdim=True)
+
+    return Contestant(call, [x.q, x.k, x.v, *rpe.parameters()])
+
+
+def masked(mask: str, path: PathName, x: Inputs) -> Contestant:
+    rpe = x.rpe[mask]
+
+    def call() -> Tensor:
+        return masked_linear_attention(x.q, x.k, x.v, rpe(), path=path, nonnegative=True)
+
+    return Contestant(call, [x.q, x.k, x.v, *rpe.parameters()])
+
+
+def _contestants() -> dict[str, Callable[[Inputs], Contestant]]:
+    makers = {"sdpa": softmax, "sdpa+bias": softmax_with_bias, "linear": linear}
+    for mask, paths in PATHS.items():
+        makers[f"{mask}/dense"] = partial(dense, mask)
+        makers |= {f"{mask}/{path}": partial(masked, mask, path) for path in (*paths, "auto")}
+    return makers
+
+
+CONTESTANTS = _contestants()
+
+
+def chosen_path(name: str, x: Inputs) -> str | None:
+    """The path that `auto` takes; v has one more column there, for the normaliser."""
+    mask, _, path = name.partition("/")
+    case = x.case
+    if path != "auto":
+        return None
+    return choose_path(x.rpe[mask](), case.batch * case.heads, case.m, case.d + 1)
+
+
+# --- what is affordable ------------------------------------------------------------------------
+
+# Bytes at the peak of forward + backward: (per entry of all heads' matrices, per entry of one).
+MATRIX_BYTES = {"sdpa+bias": (14, 24), "offset/dense": (26, 24), "exp/dense": (28, 24)}
+
+
+def why_not(name: str, case: Case, speed: float, args: argparse.Namespace) -> str | None:
+    """The reason to skip a contestant, known beforehand.
+
+    Where all is one long kernel no alarm can interrupt it: six matrix products are the least.
+    """
+    per_head, shared = MATRIX_BYTES.get(name, (0, 0))
+    gigabytes = (per_head * case.entries + shared * case.tokens**2) / 1e9
+    if gigabytes > args.max_gb:
+        return f"needs {gigabytes:.1f} GB"
+    if name == "sdpa" or name in MATRIX_BYTES:
+        if 6 * case.entries * (case.m + case.d) / speed > args.limit:
+            return f"over {args.limit:g} s"
+    return None
+
+
+def matmul_speed(device: str) -> float:
+    """Floating-point operations per second of a large matrix product."""
+    x = torch.ones(1024, 1024, device=device)
+    return 2 * 1024**3 / min(timed(lambda: x @ x, device) for _ in range(5))
+
+
+@contextmanager
+def time_limit(seconds: float) -> Iterator[None]:
+    """Raise TimeoutError between two operations of a call, where the platform has an alarm."""
+    if not hasattr(signal, "setitimer"):
+        yield
+        return
+
+    def expired(*_: object) -> NoReturn:
+        raise TimeoutError
+
+    previous = signal.signal(signal.SIGALRM, expired)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, previous)
+
+
+# --- measuring ---------------------------------------------------------------------------------
+
+
+def timed(call: Callable[[], object], device: str) -> float:
+    """Seconds of one call."""
+    start = perf_counter()
+    call()
+    if device == "cuda":
+        torch.cuda.synchronize()
+    return perf_counter() - start
+
+
+@torch.no_grad()
+def forward(contestant: Contestant) -> Tensor:
+    return contestant.call()
+
+
+def both(contestant: Contestant, gradient: Tensor) -> tuple[Tensor, ...]:
+    return torch.autograd.grad(contestant.call(), contestant.leaves, gradient)
+
+
+def peak_bytes(call: Callable[[], object], device: str) -> int | None:
+    """Most memory in use during a call, above the start; None where nobody counts it."""
+    gc.collect()
+    if device == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        call()
+        return torch.cuda.max_memory_allocated() - before
+    try:
+        ctypes.CDLL(None).malloc_trim(0)
+        Path("/proc/self/clear_refs").write_text("5")  # the high-water mark falls to the present
+        before, mark = _status_bytes("VmRSS"), _status_bytes("VmHWM")
+    except (OSError, AttributeError, TypeError, ValueError):
+        return None
+    if mark > before + (64 << 20):  # it did not fall
+        return None
+    call()
+    return max(_status_bytes("VmHWM") - before, 0)
+
+
+def _status_bytes(field: str) -> int:
+    found = re.search(rf"^{field}:\s*(\d+) kB", Path("/proc/self/status").read_text(), re.M)
+    if found is None:
+        raise ValueError(f"/proc/self/status has no {field}")
+    return int(found[1]) << 10
+
+
+def try_once(call: Callable[[], object], limit: float, device: str) -> bool:
+    """Whether a first call, which also warms up, stays within the limit."""
+    try:
+        with time_limit(limit):
+            return timed(call, device) <= limit
+    except TimeoutError:
+        return False
+
+
+def in_turns(
+    calls: dict[tuple[str, str], Callable[[], object]], seconds: float, device: str, seed: int
+) -> dict[tuple[str, str], list[float]]:
+    """Every call once a round, in a new order each time, until the medians are known."""
+    times: dict[tuple[str, str], list[float]] = {key: [] for key in calls}
+    order, shuffle = list(calls), random.Random(seed).shuffle
+    start = perf_counter()
+    for rounds in range(1, MAX_ROUNDS + 1):
+        shuffle(order)
+        for key in order:
+            times[key].append(timed(calls[key], device))
+        spent = perf_counter() - start
+        if spent * (rounds + 1) / rounds > seconds or all(map(_is_stable, times.values())):
+            break
+    return times
+
+
+def _is_stable(samples: list[float]) -> bool:
+    if len(samples) < 5:
+        return False
+    low, middle, high = quantiles(samples)
+    return (high - low) / sqrt(len(samples)) < STABLE * middle
+
+
+def measure(case: Case, names: list[str], speed: float, args: argparse.Namespace) -> dict[str, Any]:
+    """All contestants of a case: medians, ratios to sdpa, peak memory."""
+    x = Inputs(case, args.device, args.seed, args.init)
+    rows: dict[str, dict[str, Any]] = {}
+    calls: dict[tuple[str, str], Callable[[], object]] = {}
+    for name in names:
+        row = rows[name] = {"path": chosen_path(name, x), "peak_mb": None}
+        row["skipped"] = why_not(name, case, speed, args)
+        if row["skipped"]:
+            continue
+        contestant = CONTESTANTS[name](x)
+        trials = (partial(forward, contestant), partial(both, contestant, x.gradient))
+        for kind, call in zip(KINDS, trials, strict=True):
+            if not try_once(call, args.limit, args.device):
+                row["skipped"] = f"{kind} over {args.limit:g} s"
+                break
+            calls[name, kind] = call
+        else:
+            peak = peak_bytes(trials[-1], args.device)
+            row["peak_mb"] = None if peak is None else peak / 1e6
+    times = in_turns(calls, args.seconds_per_case, args.device, args.seed)
+    for name, kind in product(names, KINDS):
+        samples, base = times.get((name, kind)), times.get(("sdpa", kind))
+        rows[name][f"{kind}_ms"] = 1e3 * median(samples) if samples else None
+        rows[name][f"{kind}_ratio"] = median(samples) / median(base) if samples and base else None
+    rounds = max(map(len, times.values()), default=0)
+    settings = {"grid": case.grid, "heads": case.heads, "m": case.m, "d": case.d}
+    settings |= {"batch": case.batch, "tokens": case.tokens}
+    return {"case": str(case), **settings, "rounds": rounds, "contestants": rows}
+
+
+# --- command line ------------------------------------------------------------------------------
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: error: {message}\n")
+
+
+def _cases(text: str) -> list[Case]:
+    cases = []
+    for part in text.split(","):
+        found = re.fullmatch(r"(\d+(?:x\d+)*):(\d+):(\d+):(\d+)(?::(\d+))?", part.strip())
+        numbers = [int(n) for n in re.findall(r"\d+", part)]
+        if found is None or min(numbers) < 1:
+            raise argparse.ArgumentTypeError(
+                f"wanted cases like 14x14:12:64:64 (grid:heads:m:d[:batch]), got {part!r}"
+            )
+        grid = tuple(int(n) for n in found[1].split("x"))
+        cases.append(Case(grid, *numbers[len(grid) :]))
+    return list(dict.fromkeys(cases))
+
+
+def _names(text: str) -> list[str]:
+    """Contestants by name, or all of one mask or path: `offset/product`, `offset`, `product`."""
+    wanted = [part.strip() for part in text.split(",")]
+    for part in wanted:
+        if not any(part in (name, *name.split("/")) for name in CONTESTANTS):
+            known = ", ".join(CONTESTANTS)
+            raise argparse.ArgumentTypeError(f"no contestant {part!r}; there are {known}")
+    return [n for n in CONTESTANTS if any(part in (n, *n.split("/")) for part in wanted)]
+
+
+def positive_number(text: str) -> float:
+    value = float(text)
+    if not 0 < value < float("inf"):
+        raise ValueError
+    return value
+
+
+def positive_integer(text: str) -> int:
+    return int(positive_number(str(int(text))))
+
+
+def _new_file(text: str) -> Path:
+    path = Path(text)
+    if path.is_dir() or not path.parent.is_dir():
+        raise argparse.ArgumentTypeError(f"cannot write a file at {text!r}")
+    return path
+
+
+def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
+    parser = _Parser(description=(__doc__ or "").partition("\n")[0], allow_abbrev=False)
+    add = parser.add_argument
+    add("--cases", type=_cases, help=f"grid:heads:m:d[:batch],... (default {CASES})")
+    add("--only", type=_names, default=list(CONTESTANTS), help="contestants, masks or paths")
+    add("--quick", action="store_true", help="a few small cases, under a minute")
+    add("--seconds-per-case", type=positive_number, help="for the timed rounds (60; quick: 6)")
+    add("--limit", type=positive_number, default=30.0, help="seconds that a call may take")
+    add("--max-gb", type=positive_number, default=8.0, help="for contestants with L x L matrices")
+    add("--init", choices=("ones", "decay"), default="ones", help="start of the masks")
+    add("--threads", type=positive_integer, help="of torch (default: all)")
+    add("--device", choices=("cpu", "cuda"), default="cpu")
+    add("--seed", type=int, default=0)
+    add("--json", type=_new_file, help="write all medians and settings to this file")
+    add("--plot", type=_new_file, help="draw time against tokens to this file")
+    args = parser.parse_args(argv)
+    if args.device == "cuda" and not torch.cuda.is_available():
+        parser.error("argument --device: there is no CUDA device")
+    if args.plot and importlib.util.find_spec("matplotlib") is None:
+        parser.error("argument --plot: needs matplotlib (pip install 'vit_rpe[report]')")
+    args.cases = args.cases or _cases(QUICK_CASES if args.quick else CASES)
+    args.seconds_per_case = args.seconds_per_case or (6.0 if args.quick else 60.0)
+    return args
+
+
+def settings(args: argparse.Namespace) -> dict[str, Any]:
+    kept = ("only", "seconds_per_case", "limit", "max_gb", "init", "device", "seed")
+    gpu = torch.cuda.get_device_name() if args.device == "cuda" else None
+    return {
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "threads": torch.get_num_threads(),
+        "machine": {"architecture": platform.machine(), "cores": os.cpu_count(), "gpu": gpu},
+        "versions": {
+            "vit_rpe": vit_rpe.__version__,
+            "torch": torch.__version__,
+            "python": platform.python_version(),
+        },
+        "settings": {name: getattr(args, name) for name in kept},
+    }
+
+
+def main(argv: list[str] | None = None) -> None:
+    args = parse_args(argv)
+    if args.threads:
+        torch.set_num_threads(args.threads)
+    report = settings(args)
+    print(f"torch {torch.__version__}, {args.device}, {report['threads']} threads\n")
+    speed = matmul_speed(args.device)
+    results = []
+    for case in args.cases:
+        results.append(measure(case, args.only, speed, args))
+        print(case_table(results[-1]), flush=True)
+    report |= {"cases": results, "summary": summarise(results)}
+    print(summary_text(report["summary"]))
+    if args.json:
+        args.json.write_text(json.dumps(report, indent=1) + "\n")
+    if args.plot:
+        plot(report, args.plot)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
