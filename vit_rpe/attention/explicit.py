@@ -97,7 +97,7 @@ def _tile(q: Tensor, mask: Mask, budget: int) -> tuple[int | None, int]:
     """(samples, rows) of a tile within the budget; None for all samples at once."""
     if torch.compiler.is_exporting():  # the batch may be symbolic, and nothing may depend on it
         return None, mask.length
-    per_row = prod(q.shape[:-2]) * mask.length * q.element_size() * _LIVE
+    per_row = max(1, prod(q.shape[:-2])) * mask.length * q.element_size() * _LIVE
     if per_row * mask.length <= budget or q.ndim < 4 or torch.compiler.is_compiling():
         return None, _whole_blocks(budget // per_row, mask)
     samples = budget // (per_row // q.shape[0] * mask.length)

@@ -50,13 +50,12 @@ def masked_linear_attention(
             Bordered, Scaled, Sum and BlockDiagonal), or `auto`, the cheapest of them by `cost.py`.
         budget: bytes that a path may use beyond its inputs and outputs, forward and backward.
         nonnegative: a promise that q, k and the mask have no negative entry. A row's absolute sum
-        is
-            then its sum, which saves some time; the result is the same.
+            is then its sum, which saves some time; the result is the same.
         dropout: probability of dropping a weight; explicit path only.
     """
     _check(q, k, v, mask, path, budget, dropout)
     dtype = v.dtype
-    q, k, v = _aligned(q, k, v)
+    q, k, v = _aligned(mask, q, k, v)
     v = F.pad(v, (0, 1), value=1.0)  # one more column: the normaliser
     call = _Call("explicit" if dropout > 0 else path, budget, nonnegative, dropout)
     sums, absolute = call.sums(q, k, v, mask)
@@ -143,12 +142,12 @@ class _Call:
             return _scan.scan(q, k, v, mask, self.budget or _scan.DEFAULT_BUDGET, self.nonnegative)
 
 
-def _aligned(*tensors: Tensor) -> list[Tensor]:
-    """The tensors with one set of leading dims, in one dtype of at least float32."""
+def _aligned(mask: Mask, *tensors: Tensor) -> list[Tensor]:
+    """The tensors with the leading dims of all and of the mask, in one dtype, float32 or wider."""
     dtype = torch.float32
     for x in tensors:
         dtype = torch.promote_types(dtype, x.dtype)
-    lead = torch.broadcast_shapes(*(x.shape[:-2] for x in tensors))
+    lead = torch.broadcast_shapes(mask.lead, *(x.shape[:-2] for x in tensors))
     return [x.to(dtype).expand(*lead, *x.shape[-2:]) for x in tensors]
 
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from vit_rpe.masks import Mask
+from vit_rpe.masks.compose import stack_rows
 
 from .functional import PathName, masked_linear_attention
 from .reference import safe_denominator
@@ -21,7 +22,7 @@ _TILE = 1 << 24
 def attention_rows(q: Tensor, k: Tensor, mask: Mask, index: int | Sequence[int] | Tensor) -> Tensor:
     """What the queries at `index` give to each key: (..., len(index), L); rows sum to 1."""
     places = _places(index, mask.length)
-    slab = torch.cat([mask.rows(i, i + 1) for i in places], -2).to(q.device)
+    slab = stack_rows([mask.rows(i, i + 1) for i in places]).to(q.device)
     return _normalised(q[..., places, :], k, slab)
 
 

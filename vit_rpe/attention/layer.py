@@ -51,9 +51,8 @@ class _MaskedAttention(Attention):
             )
         keep = None if attn_mask is None else _kept_keys(attn_mask, batch, length)
         if keep is not None:
-            x = x.masked_fill(
-                ~keep[:, :, None], 0.0
-            )  # what is padded leaves no trace, nor in a gradient
+            # what is padded leaves no trace, not even in the gradients of the projections
+            x = x.masked_fill(~keep[:, :, None], 0.0)
         gate = None if self.gate is None else self.gate(x).sigmoid()
         qkv = self.qkv(x).reshape(batch, length, 3, self.num_heads, self.head_dim)
         q, k, v = qkv.permute(2, 0, 3, 1, 4).unbind(0)

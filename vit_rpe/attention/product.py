@@ -27,7 +27,7 @@ def product(q: Tensor, k: Tensor, v: Tensor, mask: Mask, budget: int) -> tuple[T
     dtype = torch.promote_types(mask.compute_dtype(q.dtype), v.dtype)
     q, k, v = q.to(dtype), k.to(dtype), v.to(dtype)
     m, d = k.shape[-1], v.shape[-1]
-    lead = prod(q.shape[:-2])
+    lead = max(1, prod(q.shape[:-2]))
     columns = max(1, budget // (lead * mask.length * q.element_size() * _LIVE))
     features, values = max(1, columns // d), min(columns, d)
     total = None

@@ -16,7 +16,8 @@ def masked_attention(q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> Tensor:
     """
     matrix = mask.dense()
     dtype = torch.promote_types(matrix.dtype, q.dtype)
-    hidden = (matrix == 0).all(-2)[..., None]  # keys that no query sees may hold anything, even NaN
+    # a key that no query sees may hold anything, even NaN
+    hidden = (matrix == 0).all(-2)[..., None]
     k, v = k.to(dtype).masked_fill(hidden, 0.0), v.to(dtype).masked_fill(hidden, 0.0)
     weights = matrix.to(dtype) * (q.to(dtype) @ k.mT)
     return (

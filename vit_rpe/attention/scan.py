@@ -62,7 +62,7 @@ def _sweep(q: Tensor, k: Tensor, v: Tensor, mask: Exponential, budget: int) -> T
     within, _ = explicit(q, k, v, inner, min(budget, default_budget(q)), nonnegative=True)
     if b < n:
         directions = 1 if 0 in mask.one_sided else 2
-        states = prod(q.shape[:-2]) * place * k.shape[-1] * mask.terms * directions
+        states = max(1, prod(q.shape[:-2])) * place * k.shape[-1] * mask.terms * directions
         step = min(max(1, budget // (states * q.element_size() * _LIVE)), v.shape[-1])
         q, k, v = (x.unflatten(-2, (b, place)) for x in (q, k, v))
         parts = [

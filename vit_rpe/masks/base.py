@@ -26,6 +26,11 @@ class Mask(abc.ABC):
     """`rows` is cheapest for ranges that start and stop at multiples of this."""
     tensor_names: ClassVar[tuple[str, ...]] = ()
 
+    @property
+    @abc.abstractmethod
+    def lead(self) -> torch.Size:
+        """The leading dims of `dense`."""
+
     @abc.abstractmethod
     def matmul(self, x: Tensor) -> Tensor:
         """The fast product M x: (..., L, C) -> (..., L, C)."""

@@ -49,6 +49,15 @@ class Bordered(Mask):
         self.column = column
         self.corner = corner
 
+    @property
+    def lead(self) -> torch.Size:
+        return torch.broadcast_shapes(
+            self.inner.lead,
+            _lead(self.row, 1),
+            _lead(self.column, 1),
+            _lead(self.corner, 2),
+        )
+
     def matmul(self, x: Tensor) -> Tensor:
         check_columns(x, self.length)
         first, rest = x[..., : self.prefix, :], x[..., self.prefix :, :]
@@ -124,6 +133,10 @@ class Sum(Mask):
         self.length = lengths.pop()
         self.row_block = max(mask.row_block for mask in self.masks)
 
+    @property
+    def lead(self) -> torch.Size:
+        return torch.broadcast_shapes(*(mask.lead for mask in self.masks))
+
     def matmul(self, x: Tensor) -> Tensor:
         return total([mask.matmul(x) for mask in self.masks])
 
@@ -167,6 +180,10 @@ class Scaled(Mask):
         self.row_block = inner.row_block
         self.left = left
         self.right = right
+
+    @property
+    def lead(self) -> torch.Size:
+        return torch.broadcast_shapes(self.inner.lead, _lead(self.left, 1), _lead(self.right, 1))
 
     def matmul(self, x: Tensor) -> Tensor:
         check_columns(x, self.length)
@@ -223,6 +240,10 @@ class BlockDiagonal(Mask):
     def lengths(self) -> list[int]:
         return [mask.length for mask in self.masks]
 
+    @property
+    def lead(self) -> torch.Size:
+        return torch.broadcast_shapes(*(mask.lead for mask in self.masks))
+
     def matmul(self, x: Tensor) -> Tensor:
         check_columns(x, self.length)
         parts = x.split(self.lengths, -2)
@@ -267,15 +288,17 @@ class BlockDiagonal(Mask):
 
 def stack_rows(parts: Sequence[Tensor]) -> Tensor:
     """Concatenate along the rows; leading dims broadcast."""
-    if len(parts) == 1:
-        return parts[0]
-    lead = torch.broadcast_shapes(*(part.shape[:-2] for part in parts))
-    return torch.cat([part.expand(*lead, *part.shape[-2:]) for part in parts], -2)
+    return _concatenate(parts, -2)
 
 
 def join_columns(left: Tensor, right: Tensor) -> Tensor:
     """Concatenate along the columns; leading dims broadcast."""
-    return stack_rows([left.mT, right.mT]).mT
+    return _concatenate([left, right], -1)
+
+
+def _concatenate(parts: Sequence[Tensor], dim: int) -> Tensor:
+    lead = torch.broadcast_shapes(*(part.shape[:-2] for part in parts))
+    return torch.cat([part.expand(*lead, *part.shape[-2:]) for part in parts], dim)
 
 
 def total(parts: Sequence[Tensor]) -> Tensor:
@@ -289,3 +312,7 @@ def _widest(dtypes: Sequence[torch.dtype]) -> torch.dtype:
 
 def _absolute(weight: Tensor) -> Tensor:
     return weight if weight.dtype == torch.bool else weight.detach().abs()
+
+
+def _lead(tensor: Tensor | None, own_dims: int) -> torch.Size:
+    return torch.Size() if tensor is None else tensor.shape[:-own_dims]

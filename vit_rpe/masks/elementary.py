@@ -15,6 +15,10 @@ class Ones(Mask):
         self.length = as_length(length)
         self.device = device
 
+    @property
+    def lead(self) -> torch.Size:
+        return torch.Size()
+
     def matmul(self, x: Tensor) -> Tensor:
         check_columns(x, self.length)
         return x.sum(-2, keepdim=True).expand_as(x)
@@ -39,6 +43,10 @@ class Causal(Mask):
     def __init__(self, length: int, device: torch.device | str | None = None):
         self.length = as_length(length)
         self.device = device
+
+    @property
+    def lead(self) -> torch.Size:
+        return torch.Size()
 
     def matmul(self, x: Tensor) -> Tensor:
         check_columns(x, self.length)
@@ -76,6 +84,10 @@ class Padding(Mask):
         self.length = as_length(keep.shape[-1])
         self.keep = keep
 
+    @property
+    def lead(self) -> torch.Size:
+        return self.keep.shape[:-1]
+
     def matmul(self, x: Tensor) -> Tensor:
         check_columns(x, self.length)
         total = zero_where_zero(self.keep[..., None], x).sum(-2, keepdim=True)
@@ -97,7 +109,9 @@ class Padding(Mask):
 
 
 class Packing(Mask):
-    """Several sequences in one: a query sees the keys of its own segment. O(L).
+    """Several sequences in one: a query sees the keys of its own segment.
+
+    O(L) a column, after one sort of the ids.
 
     `segments` holds integer ids, (..., L), in any order and number; tokens of one id form a
     segment.
@@ -123,6 +137,10 @@ class Packing(Mask):
         begins = torch.zeros_like(ids)
         begins[..., 1:] = (ids[..., 1:] != ids[..., :-1]).to(ids.dtype)
         return torch.empty_like(order).scatter_(-1, order, begins.cumsum(-1, dtype=torch.int64))
+
+    @property
+    def lead(self) -> torch.Size:
+        return self.segments.shape[:-1]
 
     def matmul(self, x: Tensor) -> Tensor:
         check_columns(x, self.length)
@@ -159,6 +177,10 @@ class Dense(Mask):
             )
         self.length = as_length(matrix.shape[-1])
         self.matrix = matrix
+
+    @property
+    def lead(self) -> torch.Size:
+        return self.matrix.shape[:-2]
 
     def matmul(self, x: Tensor) -> Tensor:
         check_columns(x, self.length)

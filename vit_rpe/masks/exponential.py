@@ -60,6 +60,10 @@ class Exponential(Mask):
     def terms(self) -> int:
         return self.weights.shape[-1]
 
+    @property
+    def lead(self) -> torch.Size:
+        return torch.broadcast_shapes(self.rates.shape[:-2], self.weights.shape[:-1])
+
     def matmul(self, x: Tensor) -> Tensor:
         check_columns(x, self.length)
         dtype = torch.promote_types(self.compute_dtype(x.dtype), self.rates.dtype)
@@ -108,14 +112,13 @@ def spread(
 ) -> Tensor:
     """One term with weight 1: the decay along every axis of the grid in turn.
 
-    x is (..., L, C), rates (..., d); an axis of length 1 is left out.
+    x is (..., L, C), rates (..., d).
     """
     columns = x.shape[-1]
     for axis, n in enumerate(grid):
-        if n > 1:
-            x = x.unflatten(-2, (prod(grid[:axis]), n, prod(grid[axis + 1 :]))).flatten(-2)
-            x = decay(x, rates[..., axis, None], axis in one_sided)
-            x = x.unflatten(-1, (-1, columns)).flatten(-4, -2)
+        x = x.unflatten(-2, (prod(grid[:axis]), n, prod(grid[axis + 1 :]))).flatten(-2)
+        x = decay(x, rates[..., axis, None], axis in one_sided)
+        x = x.unflatten(-1, (-1, columns)).flatten(-4, -2)
     return x
 
 

@@ -40,6 +40,10 @@ class LowRank(Mask):
             if not torch.isfinite(_values(factor)).all():
                 raise ValueError(f"LowRank.{name} has values that are not finite")
 
+    @property
+    def lead(self) -> torch.Size:
+        return torch.broadcast_shapes(self.u.shape[:-2], self.v.shape[:-2])
+
     def matmul(self, x: Tensor) -> Tensor:
         check_columns(x, self.length)
         dtype = self.compute_dtype(x.dtype)

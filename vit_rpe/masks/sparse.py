@@ -48,6 +48,10 @@ class Sparse(Mask):
                 f"but tokens go from 0 to {self.length - 1}"
             )
 
+    @property
+    def lead(self) -> torch.Size:
+        return self.weight.shape[:-1]
+
     def matmul(self, x: Tensor) -> Tensor:
         check_columns(x, self.length)
         return sparse_product(self.edge_index[0], self.edge_index[1], self.weight, x, self.length)

@@ -42,6 +42,10 @@ class Toeplitz(Mask):
         self.row_block = prod(self.grid[1:])
         self.offsets = offsets
 
+    @property
+    def lead(self) -> torch.Size:
+        return self.offsets.shape[: -len(self.grid)]
+
     def matmul(self, x: Tensor) -> Tensor:
         check_columns(x, self.length)
         dtype = self.compute_dtype(x.dtype)
@@ -55,8 +59,9 @@ class Toeplitz(Mask):
     def rows(self, start: int, stop: int) -> Tensor:
         """A row of M is a window of the reversed table: a slab of rows is a strided view of it."""
         check_rows(start, stop, self.length)
-        axes = range(-len(self.grid), 0)
-        table = self.offsets.flip(*axes)
+        d = len(self.grid)
+        axes = [axis - d for axis in range(d)]
+        table = self.offsets.flip(axes)
         stride, narrowed = self.length, False
         for axis, n in zip(axes, self.grid, strict=True):
             stride //= n
@@ -67,9 +72,9 @@ class Toeplitz(Mask):
                 narrowed = last - first > 1
             table = table.narrow(axis, n - last, n - 1 + last - first)
         for n in self.grid:
-            table = table.unfold(axes.start, n, 1)
-        windows = table.flip(*range(2 * axes.start, axes.start))
-        slab = windows.flatten(axes.start).flatten(axes.start - 1, -2)
+            table = table.unfold(-d, n, 1)
+        windows = table.flip([axis - d for axis in axes])
+        slab = windows.flatten(-d).flatten(-d - 1, -2)
         return slab.narrow(-2, start, stop - start)
 
     def cost(self, columns: int) -> float:
@@ -79,8 +84,7 @@ class Toeplitz(Mask):
 
     def magnitude(self) -> Mask:
         """max|M| in every place: the error of an FFT does not know which row it falls into."""
-        axes = tuple(range(-len(self.grid), 0))
-        largest = self.offsets.detach().abs().amax(axes)
+        largest = self.offsets.detach().abs().flatten(-len(self.grid)).amax(-1)
         return Scaled(
             Ones(self.length, largest.device),
             left=largest[..., None].expand(*largest.shape, self.length),
@@ -97,7 +101,7 @@ class Toeplitz(Mask):
             return False
         table = self.offsets.detach().to(torch.float64).abs()
         row_sums = _convolve(table, table.new_ones(self.length, 1), self.grid).squeeze(-1)
-        largest = table.amax(tuple(range(-len(self.grid), 0)))[..., None]
+        largest = table.flatten(-len(self.grid)).amax(-1, keepdim=True)
         return bool((row_sums < _NARROW_ROW * sqrt(self.length) * largest).any())
 
 
@@ -109,7 +113,7 @@ def _convolve(offsets: Tensor, x: Tensor, grid: tuple[int, ...]) -> Tensor:
     """
     d = len(grid)
     sizes = [fast_size(2 * n - 1) for n in grid]
-    axes = list(range(-d, 0))
+    axes = [axis - d for axis in range(d)]
     columns_first = x.mT.unflatten(-1, grid)
     spectrum = torch.fft.rfft(columns_first, n=sizes[-1], dim=-1)
     for axis in reversed(axes[:-1]):
