@@ -407,7 +407,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     add("--quick", action="store_true", help="a few small cases, under a minute")
     add("--seconds-per-case", type=positive_number, help="for the timed rounds (60; quick: 6)")
     add("--limit", type=positive_number, default=30.0, help="seconds that a call may take")
-    add("--max-gb", type=positive_number, default=8.0, help="for contestants with L x L matrices")
+    add("--max-gb", type=positive_number, help="for L x L matrices (8; quick: 0.4)")
     add("--init", choices=("ones", "decay"), default="ones", help="start of the masks")
     add("--threads", type=positive_integer, help="of torch (default: all)")
     add("--device", choices=("cpu", "cuda"), default="cpu")
@@ -421,6 +421,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
         parser.error("argument --plot: needs matplotlib (pip install 'vit_rpe[report]')")
     args.cases = args.cases or _cases(QUICK_CASES if args.quick else CASES)
     args.seconds_per_case = args.seconds_per_case or (6.0 if args.quick else 60.0)
+    args.max_gb = args.max_gb or (0.4 if args.quick else 8.0)
     return args
 
 
