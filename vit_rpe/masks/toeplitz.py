@@ -57,25 +57,12 @@ class Toeplitz(Mask):
         return self.offsets[(..., *offset.unbind(-1))]
 
     def rows(self, start: int, stop: int) -> Tensor:
-        """A row of M is a window of the reversed table: a slab of rows is a strided view of it."""
         check_rows(start, stop, self.length)
+        spans = covering_spans(self.grid, start, stop)
         d = len(self.grid)
-        axes = [axis - d for axis in range(d)]
-        table = self.offsets.flip(axes)
-        stride, narrowed = self.length, False
-        for axis, n in zip(axes, self.grid, strict=True):
-            stride //= n
-            first, last = 0, n
-            if not narrowed:  # all axes so far hold one place each: this one can be cut short, too
-                first, last = start // stride, (stop - 1) // stride + 1
-                start, stop = start - first * stride, stop - first * stride
-                narrowed = last - first > 1
-            table = table.narrow(axis, n - last, n - 1 + last - first)
-        for n in self.grid:
-            table = table.unfold(-d, n, 1)
-        windows = table.flip([axis - d for axis in axes])
-        slab = windows.flatten(-d).flatten(-d - 1, -2)
-        return slab.narrow(-2, start, stop - start)
+        slab = windows(self.offsets, self.grid, spans).flip([axis - d for axis in range(d)])
+        first = sum(span[0] * prod(self.grid[axis + 1 :]) for axis, span in enumerate(spans))
+        return slab.flatten(-d).flatten(-d - 1, -2).narrow(-2, start - first, stop - start)
 
     def cost(self, columns: int) -> float:
         return columns * sum(
@@ -103,6 +90,32 @@ class Toeplitz(Mask):
         row_sums = _convolve(table, table.new_ones(self.length, 1), self.grid).squeeze(-1)
         largest = table.flatten(-len(self.grid)).amax(-1, keepdim=True)
         return bool((row_sums < _NARROW_ROW * sqrt(self.length) * largest).any())
+
+
+def windows(offsets: Tensor, grid: tuple[int, ...], spans: Sequence[tuple[int, int]]) -> Tensor:
+    """What the queries at places `spans` see, as a view: (..., r_1, ..., r_d, n_1, ..., n_d).
+
+    A row of M is a window of the table, its keys in reverse order along every axis; `spans` are the
+    first place and the one after the last of the queries, axis by axis.
+    """
+    d = len(grid)
+    for axis, (n, (first, last)) in enumerate(zip(grid, spans, strict=True)):
+        offsets = offsets.narrow(axis - d, first, last - first + n - 1)
+    for n in grid:
+        offsets = offsets.unfold(-d, n, 1)
+    return offsets
+
+
+def covering_spans(grid: tuple[int, ...], start: int, stop: int) -> list[tuple[int, int]]:
+    """The smallest box of whole slices of the grid that holds the tokens from start to stop."""
+    spans, stride, whole = [], prod(grid), False
+    for n in grid:
+        stride //= n
+        first, last = (0, n) if whole else (start // stride, (stop - 1) // stride + 1)
+        start, stop = start - first * stride, stop - first * stride
+        whole = whole or last - first > 1
+        spans.append((first, last))
+    return spans
 
 
 def _convolve(offsets: Tensor, x: Tensor, grid: tuple[int, ...]) -> Tensor:
