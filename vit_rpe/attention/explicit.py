@@ -16,14 +16,14 @@ from .recompute import recomputed
 # How many tensors of a tile's size live at once, at worst (in the backward pass).
 _LIVE = 6
 # Thinner tiles than this many rows waste the matrix products.
-_FEWEST_ROWS = 128
+_FEWEST_ROWS = 384
 
 
 def default_budget(q: Tensor) -> int:
     """Tiles that stay in a CPU's cache; a GPU, and a compiler that fuses, want larger ones."""
     if q.device.type != "cpu" or torch.compiler.is_compiling():
         return 512 << 20
-    return max(48 << 20, _FEWEST_ROWS * q.shape[-2] * q.element_size() * _LIVE)
+    return max(64 << 20, _FEWEST_ROWS * q.shape[-2] * q.element_size() * _LIVE)
 
 
 def explicit(

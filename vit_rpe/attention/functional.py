@@ -37,6 +37,7 @@ def masked_linear_attention(
     budget: int | None = None,
     nonnegative: bool = False,
     dropout: float = 0.0,
+    floor: float = 0.0,
 ) -> Tensor:
     """Attention whose weights are kernel values times a mask, without the L x L matrix.
 
@@ -52,6 +53,7 @@ def masked_linear_attention(
         nonnegative: a promise that q, k and the mask have no negative entry. A row's absolute sum
             is then its sum, which saves some time; the result is the same.
         dropout: probability of dropping a weight; explicit path only.
+        floor: added to every weight `M[i, j] (q_i . k_j)`, at no cost on any path.
     """
     _check(q, k, v, mask, path, budget, dropout)
     dtype = v.dtype
@@ -59,6 +61,8 @@ def masked_linear_attention(
     v = F.pad(v, (0, 1), value=1.0)  # one more column: the normaliser
     call = _Call("explicit" if dropout > 0 else path, budget, nonnegative, dropout)
     sums, absolute = call.sums(q, k, v, mask)
+    if floor:  # a matrix of rank one: what it adds to all rows is one sum over the values
+        sums, absolute = sums + floor * v.sum(-2, keepdim=True), absolute + floor * mask.length
     return (sums[..., :-1] / safe_denominator(sums[..., -1:], absolute)).to(dtype)
 
 
@@ -133,7 +137,7 @@ class _Call:
                 return _explicit.explicit(q, k, v, mask, budget, self.nonnegative, self.dropout)
         with _full_precision(q):
             if path == "product":
-                return _product.product(q, k, v, mask, self.budget or _product.DEFAULT_BUDGET)
+                return _product.product(q, k, v, mask, self.budget or _product.default_budget(q))
             if not isinstance(mask, _scan.SCANNABLE):
                 raise ValueError(
                     "path 'scan' needs Ones, Causal or Exponential masks, "

@@ -11,7 +11,12 @@ from vit_rpe.masks import Mask
 
 from .recompute import recomputed
 
-DEFAULT_BUDGET = 256 << 20
+
+def default_budget(q: Tensor) -> int:
+    """Chunks whose transforms stay near a CPU's cache; a GPU wants fewer, larger ones."""
+    return 64 << 20 if q.device.type == "cpu" else 512 << 20
+
+
 # A column of a grid takes about so many numbers per token at worst, with its padded transforms and
 # what the backward pass of a chunk keeps of them.
 _LIVE = 28

@@ -1,8 +1,9 @@
 """Modules that own parameters and make masks when called: for images, video, sequences."""
 
 from .base import GridRPE
+from .border import Border
 from .distance import DistanceRPE
 from .exponential import ExponentialRPE
 from .offset import OffsetRPE
 
-__all__ = ["DistanceRPE", "ExponentialRPE", "GridRPE", "OffsetRPE"]
+__all__ = ["Border", "DistanceRPE", "ExponentialRPE", "GridRPE", "OffsetRPE"]

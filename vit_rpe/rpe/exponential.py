@@ -15,6 +15,9 @@ from .base import STEEPEST, GridRPE
 
 # Terms beyond the first start with this weight: too small to show, large enough to learn.
 _FAINT = 1e-4
+# Rates are learned for an axis of this many tokens, and hold for longer and shorter ones in
+# proportion: the same parameters mean the same function on every grid.
+_REFERENCE_SIDE = 14
 
 
 class ExponentialRPE(GridRPE):
@@ -49,39 +52,27 @@ class ExponentialRPE(GridRPE):
     def reset_parameters(self) -> None:
         log_weight = torch.full((self.num_heads, self.terms), _FAINT).log()
         log_weight[:, 0] = 0.0
-        rates = STEEPEST * torch.arange(self.terms) / self.terms
-        rates = rates.repeat(self.num_heads, 1)
+        rates = (STEEPEST * torch.arange(self.terms) / self.terms).repeat(self.num_heads, 1)
         rates[:, 0] = self._slopes()
         with torch.no_grad():
             self.weight.copy_(self._start(log_weight))
-            self.rate.copy_((rates / self.gain)[..., None].expand_as(self.rate))
+            self.rate.copy_(rates[..., None] / (self.gain * _stretch(self.grid)))
 
     def forward(self, grid: Sequence[int] | None = None) -> Exponential:
         grid = self._grid(grid)
-        rates = _bounded(self.gain * self.rate * self._stretch(grid), grid)
+        stretch = _stretch(grid).to(self.rate)
+        # A positive rate as it is; below, it levels off where a whole axis gives a factor of e.
+        floor = stretch / (_REFERENCE_SIDE - 1)
+        rates = floor * F.celu(self.gain * self.rate * stretch / floor)
         return Exponential(rates, self._weight(self.weight), grid, self.one_sided)
 
     def resize(self, grid: Sequence[int]) -> None:
-        grid = self._grid(grid)
-        if grid != self.grid:
-            self.rate = nn.Parameter(
-                self.rate.detach() * self._stretch(grid), self.rate.requires_grad
-            )
-            self.grid = grid
-
-    def _stretch(self, grid: tuple[int, ...]) -> Tensor:
-        """The old length of each axis over the new one; an axis of one token has no length."""
-        factors = [
-            (n - 1) / (size - 1) if min(n, size) > 1 else 1.0
-            for n, size in zip(self.grid, grid, strict=True)
-        ]
-        return torch.tensor(factors, device=self.rate.device, dtype=self.rate.dtype)
+        self.grid = self._grid(grid)
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, terms={self.terms}"
 
 
-def _bounded(rate: Tensor, grid: tuple[int, ...]) -> Tensor:
-    """The rate itself where it is positive; below, it levels off at -1 over the whole axis."""
-    floor = torch.tensor([1.0 / max(n - 1, 1) for n in grid], device=rate.device, dtype=rate.dtype)
-    return floor * F.celu(rate / floor)
+def _stretch(grid: tuple[int, ...]) -> Tensor:
+    """The length of a reference axis over that of each axis, (d,)."""
+    return torch.tensor([(_REFERENCE_SIDE - 1) / max(n - 1, 1) for n in grid])
