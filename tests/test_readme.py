@@ -7,10 +7,11 @@ ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
 
 
-def test_the_six_lines_run_as_written():
-    (block,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+def test_the_examples_run_as_written():
     names: dict = {}
-    exec(block, names)
+    for block in re.findall(r"```python\n(.*?)```", README, re.DOTALL):
+        exec(block, names)
+    assert names["logits"].shape == (2, 10) and torch.isfinite(names["logits"]).all()
     assert names["out"].shape == (8, 197, 128)
     assert torch.isfinite(names["out"]).all()
 

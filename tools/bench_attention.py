@@ -14,34 +14,36 @@ Shapes: L tokens, M features, D value channels; leading dims are batch and heads
 from __future__ import annotations
 
 import argparse
-import ctypes
-import gc
 import importlib.util
 import json
-import os
-import platform
-import random
 import re
-import signal
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from functools import partial
 from itertools import product
-from math import prod, sqrt
-from pathlib import Path
-from statistics import median, quantiles
-from time import perf_counter
-from typing import Any, NoReturn
+from math import prod
+from statistics import median
+from typing import Any
 
 import torch
 import torch.nn.functional as F
+from bench_measure import (
+    Parser,
+    add_common,
+    check_device,
+    chosen,
+    environment,
+    in_turns,
+    new_file,
+    peak_mb,
+    positive_number,
+    timed,
+    try_once,
+)
 from bench_plot import KINDS, PATHS, case_table, plot, summarise, summary_text
 from torch import Tensor
 
-import vit_rpe
 from vit_rpe.attention import choose_path, masked_linear_attention
 from vit_rpe.attention.functional import PathName
 from vit_rpe.rpe import ExponentialRPE, GridRPE, OffsetRPE
@@ -53,8 +55,6 @@ CASES = (
     "112x112:1:16:16,224x224:1:32:32,224x224:1:16:16"
 )
 QUICK_CASES = "14x14:12:16:16,28x28:1:32:32,56x56:1:16:16"
-MAX_ROUNDS = 60
-STABLE = 0.02  # rounds stop when every median is known to about this fraction
 
 
 @dataclass(frozen=True)
@@ -218,35 +218,7 @@ def matmul_speed(device: str) -> float:
     return 2 * 1024**3 / min(timed(lambda: x @ x, device) for _ in range(5))
 
 
-@contextmanager
-def time_limit(seconds: float) -> Iterator[None]:
-    """Raise TimeoutError between two operations of a call, where the platform has an alarm."""
-    if not hasattr(signal, "setitimer"):
-        yield
-        return
-
-    def expired(*_: object) -> NoReturn:
-        raise TimeoutError
-
-    previous = signal.signal(signal.SIGALRM, expired)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, previous)
-
-
 # --- measuring ---------------------------------------------------------------------------------
-
-
-def timed(call: Callable[[], object], device: str) -> float:
-    """Seconds of one call."""
-    start = perf_counter()
-    call()
-    if device == "cuda":
-        torch.cuda.synchronize()
-    return perf_counter() - start
 
 
 @torch.no_grad()
@@ -256,66 +228,6 @@ def forward(contestant: Contestant) -> Tensor:
 
 def both(contestant: Contestant, gradient: Tensor) -> tuple[Tensor, ...]:
     return torch.autograd.grad(contestant.call(), contestant.leaves, gradient)
-
-
-def peak_bytes(call: Callable[[], object], device: str) -> int | None:
-    """Most memory in use during a call, above the start; None where nobody counts it."""
-    gc.collect()
-    if device == "cuda":
-        torch.cuda.reset_peak_memory_stats()
-        before = torch.cuda.memory_allocated()
-        call()
-        return torch.cuda.max_memory_allocated() - before
-    try:
-        ctypes.CDLL(None).malloc_trim(0)
-        Path("/proc/self/clear_refs").write_text("5")  # the high-water mark falls to the present
-        before, mark = _status_bytes("VmRSS"), _status_bytes("VmHWM")
-    except (OSError, AttributeError, TypeError, ValueError):
-        return None
-    if mark > before + (64 << 20):  # it did not fall
-        return None
-    call()
-    return max(_status_bytes("VmHWM") - before, 0)
-
-
-def _status_bytes(field: str) -> int:
-    found = re.search(rf"^{field}:\s*(\d+) kB", Path("/proc/self/status").read_text(), re.M)
-    if found is None:
-        raise ValueError(f"/proc/self/status has no {field}")
-    return int(found[1]) << 10
-
-
-def try_once(call: Callable[[], object], limit: float, device: str) -> bool:
-    """Whether a first call, which also warms up, stays within the limit."""
-    try:
-        with time_limit(limit):
-            return timed(call, device) <= limit
-    except TimeoutError:
-        return False
-
-
-def in_turns(
-    calls: dict[tuple[str, str], Callable[[], object]], seconds: float, device: str, seed: int
-) -> dict[tuple[str, str], list[float]]:
-    """Every call once a round, in a new order each time, until the medians are known."""
-    times: dict[tuple[str, str], list[float]] = {key: [] for key in calls}
-    order, shuffle = list(calls), random.Random(seed).shuffle
-    start = perf_counter()
-    for rounds in range(1, MAX_ROUNDS + 1):
-        shuffle(order)
-        for key in order:
-            times[key].append(timed(calls[key], device))
-        spent = perf_counter() - start
-        if spent * (rounds + 1) / rounds > seconds or all(map(_is_stable, times.values())):
-            break
-    return times
-
-
-def _is_stable(samples: list[float]) -> bool:
-    if len(samples) < 5:
-        return False
-    low, middle, high = quantiles(samples)
-    return (high - low) / sqrt(len(samples)) < STABLE * middle
 
 
 def measure(case: Case, names: list[str], speed: float, args: argparse.Namespace) -> dict[str, Any]:
@@ -336,8 +248,7 @@ def measure(case: Case, names: list[str], speed: float, args: argparse.Namespace
                 break
             calls[name, kind] = call
         else:
-            peak = peak_bytes(trials[-1], args.device)
-            row["peak_mb"] = None if peak is None else peak / 1e6
+            row["peak_mb"] = peak_mb(trials[-1], args.device)
     times = in_turns(calls, args.seconds_per_case, args.device, args.seed)
     for name, kind in product(names, KINDS):
         samples, base = times.get((name, kind)), times.get(("sdpa", kind))
@@ -350,11 +261,6 @@ def measure(case: Case, names: list[str], speed: float, args: argparse.Namespace
 
 
 # --- command line ------------------------------------------------------------------------------
-
-
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        self.exit(2, f"{self.prog}: error: {message}\n")
 
 
 def _cases(text: str) -> list[Case]:
@@ -373,34 +279,11 @@ def _cases(text: str) -> list[Case]:
 
 def _names(text: str) -> list[str]:
     """Contestants by name, or all of one mask or path: `offset/product`, `offset`, `product`."""
-    wanted = [part.strip() for part in text.split(",")]
-    for part in wanted:
-        if not any(part in (name, *name.split("/")) for name in CONTESTANTS):
-            known = ", ".join(CONTESTANTS)
-            raise argparse.ArgumentTypeError(f"no contestant {part!r}; there are {known}")
-    return [n for n in CONTESTANTS if any(part in (n, *n.split("/")) for part in wanted)]
-
-
-def positive_number(text: str) -> float:
-    value = float(text)
-    if not 0 < value < float("inf"):
-        raise ValueError
-    return value
-
-
-def positive_integer(text: str) -> int:
-    return int(positive_number(str(int(text))))
-
-
-def _new_file(text: str) -> Path:
-    path = Path(text)
-    if path.is_dir() or not path.parent.is_dir():
-        raise argparse.ArgumentTypeError(f"cannot write a file at {text!r}")
-    return path
+    return chosen(text, list(CONTESTANTS))
 
 
 def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
-    parser = _Parser(description=(__doc__ or "").partition("\n")[0], allow_abbrev=False)
+    parser = Parser(description=(__doc__ or "").partition("\n")[0], allow_abbrev=False)
     add = parser.add_argument
     add("--cases", type=_cases, help=f"grid:heads:m:d[:batch],... (default {CASES})")
     add("--only", type=_names, default=list(CONTESTANTS), help="contestants, masks or paths")
@@ -409,14 +292,10 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     add("--limit", type=positive_number, default=30.0, help="seconds that a call may take")
     add("--max-gb", type=positive_number, help="for L x L matrices (8; quick: 0.4)")
     add("--init", choices=("ones", "decay"), default="ones", help="start of the masks")
-    add("--threads", type=positive_integer, help="of torch (default: all)")
-    add("--device", choices=("cpu", "cuda"), default="cpu")
-    add("--seed", type=int, default=0)
-    add("--json", type=_new_file, help="write all medians and settings to this file")
-    add("--plot", type=_new_file, help="draw time against tokens to this file")
+    add("--plot", type=new_file, help="draw time against tokens to this file")
+    add_common(parser)
     args = parser.parse_args(argv)
-    if args.device == "cuda" and not torch.cuda.is_available():
-        parser.error("argument --device: there is no CUDA device")
+    check_device(parser, args.device)
     if args.plot and importlib.util.find_spec("matplotlib") is None:
         parser.error("argument --plot: needs matplotlib (pip install 'vit_rpe[report]')")
     args.cases = args.cases or _cases(QUICK_CASES if args.quick else CASES)
@@ -425,27 +304,13 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     return args
 
 
-def settings(args: argparse.Namespace) -> dict[str, Any]:
-    kept = ("only", "seconds_per_case", "limit", "max_gb", "init", "device", "seed")
-    gpu = torch.cuda.get_device_name() if args.device == "cuda" else None
-    return {
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "threads": torch.get_num_threads(),
-        "machine": {"architecture": platform.machine(), "cores": os.cpu_count(), "gpu": gpu},
-        "versions": {
-            "vit_rpe": vit_rpe.__version__,
-            "torch": torch.__version__,
-            "python": platform.python_version(),
-        },
-        "settings": {name: getattr(args, name) for name in kept},
-    }
-
-
 def main(argv: list[str] | None = None) -> None:
     args = parse_args(argv)
     if args.threads:
         torch.set_num_threads(args.threads)
-    report = settings(args)
+    report = environment(args.device)
+    kept = ("only", "seconds_per_case", "limit", "max_gb", "init", "device", "seed")
+    report["settings"] = {name: getattr(args, name) for name in kept}
     print(f"torch {torch.__version__}, {args.device}, {report['threads']} threads\n")
     speed = matmul_speed(args.device)
     results = []

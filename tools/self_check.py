@@ -23,9 +23,9 @@ from torch import Tensor
 
 import vit_rpe
 from vit_rpe.attention import choose_path, masked_linear_attention
+from vit_rpe.attention.cost import SCANNABLE
 from vit_rpe.attention.functional import PathName
 from vit_rpe.attention.reference import masked_attention
-from vit_rpe.attention.scan import SCANNABLE
 from vit_rpe.masks import Bordered
 from vit_rpe.rpe import DistanceRPE, ExponentialRPE, GridRPE, OffsetRPE
 

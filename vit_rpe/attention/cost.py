@@ -3,26 +3,32 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import ceil, prod
+from math import ceil, prod, sqrt
 from typing import Literal
 
-from vit_rpe.masks import Exponential, Mask, Ones
+import torch
 
-from .scan import SCANNABLE, block_rows
+from vit_rpe.masks import Causal, Exponential, Mask, Ones
 
 Path = Literal["explicit", "product", "scan"]
+
+SCANNABLE = (Ones, Causal, Exponential)
 
 
 @dataclass(frozen=True)
 class PathCosts:
-    """Nanoseconds per unit of work, forward and backward together, measured on two CPU cores."""
+    """Nanoseconds of a forward and backward pass, measured on two cores of a server CPU."""
 
-    multiply: float = 0.05  # a multiply-add of a large matrix product
-    tile_entry: float = 1.2  # an entry of an explicit tile, apart from its products
-    product_column: float = 8.0  # making and reading one entry of an L x (M D) matrix
-    product_work: float = 0.45  # a unit of `Mask.cost`
-    state_entry: float = 3.0  # making and reading one entry of a block's state
-    call: float = 200_000.0  # what any path costs before it starts
+    multiply: float = 0.062  # a multiply-add of a tile's matrix products
+    tile_entry: float = 5.0  # an entry of an explicit tile, apart from its products
+    column_entry: float = 8.0  # making and reading one entry of an L x (M D) matrix
+    product_work: float = 0.33  # a unit of `Mask.cost`
+    state_entry: float = 22.0  # making, moving and reading one entry of a block's state
+    explicit_call: float = 1.5e6  # what a path costs before it starts
+    scan_call: float = 6e6
+
+    def tile(self, m: int, d: int) -> float:
+        return self.multiply * (m + d) + self.tile_entry
 
 
 DEFAULT_COSTS = PathCosts()
@@ -32,14 +38,15 @@ def path_costs(
     mask: Mask, lead: int, m: int, d: int, costs: PathCosts = DEFAULT_COSTS
 ) -> dict[Path, float]:
     """The estimated nanoseconds of each path that the mask allows, for `lead` heads in all."""
-    length = mask.length
+    columns = m * d
     estimates: dict[Path, float] = {
-        "explicit": costs.call + lead * length**2 * (costs.multiply * (m + d) + costs.tile_entry),
-        "product": costs.call
-        + lead * (length * m * d * costs.product_column + mask.cost(m * d) * costs.product_work),
+        "explicit": costs.explicit_call + lead * mask.length**2 * costs.tile(m, d)
     }
+    if not torch.compiler.is_exporting():  # complex numbers and their precision stay in PyTorch
+        making = mask.length * columns * costs.column_entry
+        estimates["product"] = lead * (making + mask.cost(columns) * costs.product_work)
     if isinstance(mask, SCANNABLE):
-        estimates["scan"] = 2 * costs.call + lead * _scan_cost(mask, m, d, costs)
+        estimates["scan"] = _scan_cost(mask, lead, m, d, costs)
     return estimates
 
 
@@ -49,26 +56,31 @@ def choose_path(mask: Mask, lead: int, m: int, d: int, costs: PathCosts = DEFAUL
     return min(estimates, key=estimates.__getitem__)
 
 
-def _scan_cost(mask: Mask, m: int, d: int, costs: PathCosts) -> float:
-    if isinstance(mask, Ones):
-        return mask.length * m * d * 2 * costs.multiply
-    if not isinstance(mask, Exponential):
-        return _sweep_cost((mask.length,), 64, 1, 1, m, d, costs)
-    directions = 1 if 0 in mask.one_sided else 2
-    return _sweep_cost(mask.grid, block_rows(mask, m, d), mask.terms, directions, m, d, costs)
+def block_rows(
+    grid: tuple[int, ...], passes: int, m: int, d: int, costs: PathCosts = DEFAULT_COSTS
+) -> int:
+    """Rows of a block of the scan: they balance the tiles inside blocks with the states between.
 
-
-def _sweep_cost(
-    grid: tuple[int, ...], b: int, terms: int, directions: int, m: int, d: int, costs: PathCosts
-) -> float:
+    `passes` is the number of states for each block and place: terms times directions.
+    """
     place = prod(grid[1:])
+    balance = sqrt(passes * m * d * costs.state_entry / (place * costs.tile(m, d)))
+    return min(grid[0], max(round(balance), 1))
+
+
+def scan_passes(mask: Exponential) -> int:
+    """Terms times directions: along a one-sided first axis nothing comes from later blocks."""
+    return mask.terms * (1 if 0 in mask.one_sided else 2)
+
+
+def _scan_cost(mask: Mask, lead: int, m: int, d: int, costs: PathCosts) -> float:
+    if isinstance(mask, Ones):
+        return lead * mask.length * m * d * 2 * costs.multiply
+    grid, passes = ((mask.length,), 1)
+    if isinstance(mask, Exponential):
+        grid, passes = mask.grid, scan_passes(mask)
+    place, b = prod(grid[1:]), block_rows(grid, passes, m, d, costs)
     blocks = ceil(grid[0] / b)
-    inside = blocks * (b * place) ** 2 * (costs.multiply * (m + d) + costs.tile_entry)
-    if blocks == 1:
-        return inside
-    state = blocks * place * m * d
-    along = min(blocks, 128) + sum(min(n, 128) for n in grid[1:])
-    passes = terms * directions
-    return inside + passes * (
-        state * (costs.state_entry + along * costs.multiply) + 2 * b * state * costs.multiply
-    )
+    inside = blocks * (b * place) ** 2 * costs.tile(m, d)
+    states = passes * blocks * place * m * d if blocks > 1 else 0
+    return costs.scan_call + lead * (inside + states * costs.state_entry)

@@ -20,7 +20,7 @@ from vit_rpe.masks.compose import stack_rows, total
 from . import explicit as _explicit
 from . import product as _product
 from . import scan as _scan
-from .cost import choose_path
+from .cost import SCANNABLE, choose_path
 from .reference import safe_denominator
 
 PATHS = ("auto", "explicit", "product", "scan")
@@ -130,7 +130,9 @@ class _Call:
     def _path(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> tuple[Tensor, Tensor]:
         path = self.path
         if path == "auto":
-            path = choose_path(mask, prod(q.shape[:-2]), k.shape[-1], v.shape[-1])
+            # an export's batch may be symbolic, and nothing may depend on it
+            lead = q.shape[1:-2] if torch.compiler.is_exporting() else q.shape[:-2]
+            path = choose_path(mask, prod(lead), k.shape[-1], v.shape[-1])
         if path == "explicit":
             budget = self.budget or _explicit.default_budget(q)
             with _full_precision(q, only_float16=True):
@@ -138,7 +140,7 @@ class _Call:
         with _full_precision(q):
             if path == "product":
                 return _product.product(q, k, v, mask, self.budget or _product.default_budget(q))
-            if not isinstance(mask, _scan.SCANNABLE):
+            if not isinstance(mask, SCANNABLE):
                 raise ValueError(
                     "path 'scan' needs Ones, Causal or Exponential masks, "
                     f"got {type(mask).__name__}; use 'explicit', 'product' or 'auto'"

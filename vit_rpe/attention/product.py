@@ -29,6 +29,8 @@ def product(q: Tensor, k: Tensor, v: Tensor, mask: Mask, budget: int) -> tuple[T
     M is used through its product alone. A chunk of features x values is made again in the backward
     pass; a budget below what one column takes is exceeded by that column.
     """
+    if torch.compiler.is_exporting():
+        raise ValueError("path 'product' cannot be exported; use path='explicit'")
     dtype = torch.promote_types(mask.compute_dtype(q.dtype), v.dtype)
     q, k, v = q.to(dtype), k.to(dtype), v.to(dtype)
     m, d = k.shape[-1], v.shape[-1]

@@ -8,25 +8,22 @@ block.
 
 from __future__ import annotations
 
-from math import ceil, prod, sqrt
+from math import prod
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vit_rpe.masks import Causal, Exponential, Mask, Ones
+from vit_rpe.masks import Exponential, Mask, Ones
 from vit_rpe.masks.exponential import before, decay, spread
 
+from .cost import block_rows, scan_passes
 from .explicit import default_budget, explicit
 from .product import absolute_bound
 from .recompute import recomputed
 
 DEFAULT_BUDGET = 256 << 20
 _LIVE = 8
-# Smaller blocks than this many tokens leave the matrix products too thin.
-_SMALLEST_BLOCK = 64
-
-SCANNABLE = (Ones, Causal, Exponential)
 
 
 def scan(
@@ -53,7 +50,7 @@ def _as_exponential(mask: Mask, like: Tensor) -> Exponential:
 def _sweep(q: Tensor, k: Tensor, v: Tensor, mask: Exponential, budget: int) -> Tensor:
     """The blocks: b rows of the first axis each, padded with empty rows to a whole number."""
     n, place = mask.grid[0], prod(mask.grid[1:])
-    b = block_rows(mask, k.shape[-1], v.shape[-1])
+    b = block_rows(mask.grid, scan_passes(mask), k.shape[-1], v.shape[-1])
     pad = (-n % b) * place
     q, k, v = (F.pad(x, (0, 0, 0, pad)).unflatten(-2, (-1, b * place)) for x in (q, k, v))
     inner = Exponential(
@@ -61,9 +58,10 @@ def _sweep(q: Tensor, k: Tensor, v: Tensor, mask: Exponential, budget: int) -> T
     )
     within, _ = explicit(q, k, v, inner, min(budget, default_budget(q)), nonnegative=True)
     if b < n:
-        directions = 1 if 0 in mask.one_sided else 2
-        states = max(1, prod(q.shape[:-2])) * place * k.shape[-1] * mask.terms * directions
-        step = min(max(1, budget // (states * q.element_size() * _LIVE)), v.shape[-1])
+        states = max(1, prod(q.shape[:-2])) * place * k.shape[-1] * scan_passes(mask)
+        step = v.shape[-1]
+        if not torch.compiler.is_exporting():  # the batch may be symbolic there
+            step = min(max(1, budget // (states * q.element_size() * _LIVE)), step)
         q, k, v = (x.unflatten(-2, (b, place)) for x in (q, k, v))
         parts = [
             recomputed(_from_other_blocks, q, k, v[..., i : i + step], mask)
@@ -104,12 +102,3 @@ def _from_earlier_blocks(
         state = state.unflatten(-1, (place, -1))
         state = spread(state, rates[..., None, 1:], mask.grid[1:], others).flatten(-2)
     return torch.einsum("...ipm,...pmd->...ipd", q * from_end, state.unflatten(-1, shape))
-
-
-def block_rows(mask: Exponential, m: int, d: int) -> int:
-    """Rows of a block that balance the explicit work inside it with the spreading of its state."""
-    n, place = mask.grid[0], prod(mask.grid[1:])
-    directions = 1 if 0 in mask.one_sided else 2
-    along = sum(side for side in mask.grid[1:] if side > 1)
-    balance = sqrt(mask.terms * directions * along * m * d / (place * (m + d)))
-    return min(n, max(round(balance), ceil(_SMALLEST_BLOCK / place), 1))

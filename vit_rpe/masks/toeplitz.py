@@ -17,6 +17,8 @@ from .elementary import Ones
 # less than this times max|M| * sqrt(L) would lose more than 1e-4 of their value: such tables take
 # float64.
 _NARROW_ROW = 2e-3
+# What the transforms of a column cost before they start, as so many multiply-adds.
+_TRANSFORM_START = 30_000
 
 
 class Toeplitz(Mask):

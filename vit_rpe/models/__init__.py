@@ -1,6 +1,15 @@
 """timm's dialect: the models, and what turns a softmax ViT into one of them."""
 
+from .convert import ConversionReport, convert
 from .masked_vit import MaskedViT, PerformerViT, SoftmaxRPEViT, TopViT
 from .performer_rpe import default_cfgs
 
-__all__ = ["MaskedViT", "PerformerViT", "SoftmaxRPEViT", "TopViT", "default_cfgs"]
+__all__ = [
+    "ConversionReport",
+    "MaskedViT",
+    "PerformerViT",
+    "SoftmaxRPEViT",
+    "TopViT",
+    "convert",
+    "default_cfgs",
+]

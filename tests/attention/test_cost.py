@@ -1,0 +1,51 @@
+import pytest
+import torch
+
+from vit_rpe.attention import PathCosts, choose_path
+from vit_rpe.attention.cost import block_rows, path_costs
+from vit_rpe.masks import Causal, Dense, Exponential, Mask, Ones, Toeplitz
+
+
+def toeplitz(n: int) -> Toeplitz:
+    return Toeplitz(torch.ones(2 * n - 1, 2 * n - 1), (n, n))
+
+
+def exponential(n: int) -> Exponential:
+    return Exponential(torch.ones(1), torch.ones(1), (n, n))
+
+
+@pytest.mark.parametrize(
+    ("mask", "heads", "width", "path"),
+    [
+        (toeplitz(14), 12, 64, "explicit"),
+        (toeplitz(56), 12, 64, "explicit"),
+        (toeplitz(224), 1, 32, "product"),
+        (exponential(14), 12, 64, "explicit"),
+        (exponential(112), 1, 32, "scan"),
+        (Ones(196), 12, 64, "scan"),
+        (Causal(20_000), 1, 32, "scan"),
+        (Dense(torch.ones(50, 50)), 1, 16, "explicit"),
+    ],
+)
+def test_the_cheapest_path_is_chosen(mask: Mask, heads, width, path):
+    assert choose_path(mask, heads, width, width) == path
+    estimates = path_costs(mask, heads, width, width)
+    assert min(estimates, key=lambda p: estimates[p]) == path
+
+
+def test_costs_can_be_given():
+    mask = toeplitz(14)
+    cheap_columns = PathCosts(product_work=0.0, column_entry=0.0)
+    assert choose_path(mask, 1, 16, 16) == "explicit"
+    assert choose_path(mask, 1, 16, 16, cheap_columns) == "product"
+
+
+def test_values_play_no_part():
+    first, second = toeplitz(40), Toeplitz(torch.randn(79, 79) * 1e6, (40, 40))
+    assert path_costs(first, 3, 16, 16) == path_costs(second, 3, 16, 16)
+
+
+def test_blocks_stay_within_the_grid():
+    assert block_rows((5, 3), 2, 64, 64) == 5
+    assert block_rows((1,), 1, 16, 16) == 1
+    assert 1 <= block_rows((200, 300), 2, 16, 16) < 20

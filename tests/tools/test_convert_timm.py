@@ -1,0 +1,203 @@
+import importlib.util
+import json
+import sys
+from argparse import Namespace
+from pathlib import Path
+
+import pytest
+import timm
+import torch
+from safetensors.torch import save_file
+
+import vit_rpe  # noqa: F401
+
+TOOLS = Path(__file__).parents[2] / "tools"
+TINY = [
+    *("--model-arg", "img_size=32", "--model-arg", "patch_size=8", "--model-arg", "depth=1"),
+    *("--model-arg", "embed_dim=24"),
+]
+
+
+def tool(name):
+    spec = importlib.util.spec_from_file_location(name, TOOLS / f"{name}.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, spec.name, module)  # dataclasses look their module up
+        spec.loader.exec_module(module)
+        yield module
+
+
+@pytest.fixture(scope="module")
+def convert_timm():
+    yield from tool("convert_timm")
+
+
+@pytest.fixture(scope="module")
+def convert_demo():
+    yield from tool("convert_demo")
+
+
+@pytest.fixture
+def run(convert_timm, monkeypatch):
+    def run(*args):
+        monkeypatch.setattr(sys, "argv", ["convert_timm", *map(str, args)])
+        convert_timm.main()
+
+    return run
+
+
+def tiny_vit(**options):
+    shape = {"img_size": 32, "patch_size": 8, "depth": 1, "embed_dim": 24, "num_heads": 3}
+    return timm.create_model("vit_tiny_patch16_224", **{**shape, "num_classes": 5, **options})
+
+
+def load(directory):
+    return timm.create_model(f"local-dir:{directory}", pretrained=True).eval()
+
+
+def test_a_name(run, tmp_path, capsys):
+    output = tmp_path / "new" / "model"
+    run(
+        *("vit_tiny_patch16_224", "--no-pretrained", *TINY, "--output", output),
+        *("--feature-map", "favor", "--num-features", 8, "--unit-norm", "--img-size", 32, 48),
+        *("--rpe", "distance", "--num-classes", 3),
+    )
+    printed = capsys.readouterr().out
+    assert "vit_tiny_patch16_224 -> performer_rpe2d_tiny_patch16_224" in printed
+    assert "resampled   pos_embed" in printed and str(output) in printed
+    model = load(output)
+    assert model.blocks[0].attn.features.num_features(8) == 8
+    assert model.blocks[0].attn.features.unit_norm
+    assert model(torch.zeros(1, 3, 32, 48)).shape == (1, 3)
+
+
+def test_the_seed_decides_the_random_features(run, tmp_path):
+    drawn = []
+    for name, seed in (("a", 0), ("b", 0), ("c", 1)):
+        options = ("--no-pretrained", *TINY, "--feature-map", "favor", "--seed", seed)
+        run("vit_tiny_patch16_224", *options, "--output", tmp_path / name)
+        drawn.append(load(tmp_path / name).blocks[0].attn.features.projection)
+    assert torch.equal(drawn[0], drawn[1]) and not torch.equal(drawn[0], drawn[2])
+
+
+def test_a_directory_and_a_file_keep_the_logits(run, tmp_path):
+    source = tiny_vit().eval()
+    timm.models.save_for_hf(
+        source,
+        str(tmp_path / "source"),
+        safe_serialization=True,
+        model_args={"img_size": 32, "patch_size": 8, "depth": 1, "embed_dim": 24},
+    )
+    softmax = ("--attention", "softmax", "--output")
+    run(f"local-dir:{tmp_path / 'source'}", *softmax, tmp_path / "a")
+    file = tmp_path / "source" / "model.safetensors"
+    run(file, "--model-name", "vit_tiny_patch16_224", *TINY, *softmax, tmp_path / "b")
+    x = torch.randn(2, 3, 32, 32)
+    for name in ("a", "b"):
+        torch.testing.assert_close(load(tmp_path / name)(x), source(x), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["vit_tiny_patch16_225"], "no model 'vit_tiny_patch16_225'; near: vit_tiny_patch16_224"),
+        (["local-dir:nowhere"], "there is no config.json in nowhere"),
+        (["weights.pth"], "need a .safetensors file, got weights.pth"),
+        (["weights.safetensors"], "there is no file weights.safetensors"),
+        (["resnet18", "--no-pretrained"], "need timm's VisionTransformer, got ResNet"),
+        (
+            ["vit_tiny_patch16_224", "--no-pretrained", *TINY, "--num-features", "4"],
+            "num_features=4 has no meaning for feature_map='relu'",
+        ),
+        (
+            ["vit_tiny_patch16_224", "--no-pretrained", "--model-arg", "depht=1"],
+            "unexpected keyword argument 'depht'",
+        ),
+        (
+            ["vit_tiny_patch16_224", "--no-pretrained", *TINY, "--img-size", "8", "8", "8"],
+            "--img-size takes 1 or 2 sides, got 3",
+        ),
+        (
+            ["vit_base_patch32_clip_224", "--no-pretrained", *TINY, "--model-arg", "num_heads=3"],
+            "no words for norm_layer=.*eps=1e-05",
+        ),
+    ],
+)
+def test_bad_input_is_one_line(run, tmp_path, args, message):
+    with pytest.raises(SystemExit, match=message) as caught:
+        run(*args, "--output", tmp_path / "model")
+    text = str(caught.value)
+    assert text.startswith("error: ") and "\n" not in text
+    assert not (tmp_path / "model").exists()
+
+
+def test_weights_that_cannot_be_had(run, tmp_path, convert_timm, monkeypatch):
+    def no_network(*args, **options):
+        raise ConnectionError("no route\nto host")
+
+    monkeypatch.setattr(convert_timm.timm, "create_model", no_network)
+    with pytest.raises(SystemExit, match="could not give its pretrained weights: no route to host"):
+        run("vit_tiny_patch16_224", "--output", tmp_path / "model")
+
+
+def test_a_directory_of_pickles_is_refused(run, tmp_path):
+    timm.models.save_for_hf(tiny_vit(), str(tmp_path), safe_serialization=False)
+    with pytest.raises(SystemExit, match=r"there is no model.safetensors in"):
+        run(f"local-dir:{tmp_path}", "--output", tmp_path / "model")
+
+
+def test_a_pickle_with_a_model_name_is_refused(run, tmp_path):
+    torch.save({}, tmp_path / "weights")
+    with pytest.raises(SystemExit, match=r"need a .safetensors file, got weights"):
+        run(
+            tmp_path / "weights", "--model-name", "vit_tiny_patch16_224", "--output", tmp_path / "o"
+        )
+
+
+def test_nothing_is_overwritten_unasked(run, tmp_path):
+    save_file({"x": torch.zeros(1)}, tmp_path / "model.safetensors")
+    args = ("vit_tiny_patch16_224", "--no-pretrained", *TINY, "--output", tmp_path)
+    with pytest.raises(SystemExit, match="is not empty"):
+        run(*args)
+    run(*args, "--overwrite")
+    load(tmp_path)
+    with pytest.raises(SystemExit, match="is not a directory"):
+        run(*args[:-1], tmp_path / "config.json")
+
+
+def test_arguments_of_the_source(convert_timm):
+    assert convert_timm.key_value("img_size=(8, 16)") == ("img_size", (8, 16))
+    assert convert_timm.key_value("global_pool=avg") == ("global_pool", "avg")
+    with pytest.raises(Exception, match="need NAME=VALUE, got 'depth'"):
+        convert_timm.key_value("depth")
+
+
+def test_the_demo(convert_demo, monkeypatch, tmp_path, capsys):
+    split = convert_demo.Split(
+        torch.randn(32, 1, 8, 8), torch.arange(32) % 10, torch.randn(10, 1, 8, 8), torch.arange(10)
+    )
+    monkeypatch.setattr(convert_demo, "digits", lambda seed: split)
+    monkeypatch.setattr(convert_demo, "FEATURE_MAPS", [("relu", None), ("favor", 4)])
+    monkeypatch.setattr(convert_demo, "CURVE", (4, 8))
+    monkeypatch.setattr(convert_demo, "SHAPE", {**convert_demo.SHAPE, "embed_dim": 8, "depth": 1})
+    settings = Namespace(
+        seed=0, draws=2, epochs=1, lr=1e-3, fine_tune_epochs=1, fine_tune_lr=1e-3, threads=1
+    )
+    results = convert_demo.run(settings)
+    assert "softmax ViT" in capsys.readouterr().out
+    assert len(results["rows"]) == 4 and len(results["curve"]) == 4
+    for row in results["rows"]:
+        assert 0 <= row["lowest"] <= row["converted"] <= row["highest"] <= 100
+    pytest.importorskip("matplotlib")
+    convert_demo.draw(json.loads(json.dumps(results)), tmp_path / "new" / "plot.png")
+    assert (tmp_path / "new" / "plot.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_digits_are_split_in_equal_parts(convert_demo):
+    pytest.importorskip("sklearn")
+    split = convert_demo.digits(0)
+    assert len(split.train_labels) == 1437 and len(split.test_labels) == 360
+    assert split.test_labels.bincount().min() >= 34
+    assert split.train_images.min() == -1 and split.train_images.max() == 1
+    assert torch.equal(split.test_images, convert_demo.digits(0).test_images)
