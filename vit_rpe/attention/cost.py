@@ -22,9 +22,10 @@ class PathCosts:
     multiply: float = 0.062  # a multiply-add of a tile's matrix products
     tile_entry: float = 5.0  # an entry of an explicit tile, apart from its products
     column_entry: float = 8.0  # making and reading one entry of an L x (M D) matrix
-    product_work: float = 0.33  # a unit of `Mask.cost`
+    product_work: float = 0.36  # a unit of `Mask.cost`
     state_entry: float = 22.0  # making, moving and reading one entry of a block's state
-    explicit_call: float = 1.5e6  # what a path costs before it starts
+    lone_head: float = 1.3  # tiles of one head alone, whose products fill the cores less well
+    call: float = 1.5e6  # what a path costs before it starts
     scan_call: float = 6e6
 
     def tile(self, m: int, d: int) -> float:
@@ -39,12 +40,11 @@ def path_costs(
 ) -> dict[Path, float]:
     """The estimated nanoseconds of each path that the mask allows, for `lead` heads in all."""
     columns = m * d
-    estimates: dict[Path, float] = {
-        "explicit": costs.explicit_call + lead * mask.length**2 * costs.tile(m, d)
-    }
+    tiles = lead * mask.length**2 * costs.tile(m, d) * (costs.lone_head if lead == 1 else 1.0)
+    estimates: dict[Path, float] = {"explicit": costs.call + tiles}
     if not torch.compiler.is_exporting():  # complex numbers and their precision stay in PyTorch
-        making = mask.length * columns * costs.column_entry
-        estimates["product"] = lead * (making + mask.cost(columns) * costs.product_work)
+        work = mask.length * columns * costs.column_entry + mask.cost(columns) * costs.product_work
+        estimates["product"] = costs.call + lead * work
     if isinstance(mask, SCANNABLE):
         estimates["scan"] = _scan_cost(mask, lead, m, d, costs)
     return estimates

@@ -34,6 +34,7 @@ def product(q: Tensor, k: Tensor, v: Tensor, mask: Mask, budget: int) -> tuple[T
     dtype = torch.promote_types(mask.compute_dtype(q.dtype), v.dtype)
     q, k, v = q.to(dtype), k.to(dtype), v.to(dtype)
     m, d = k.shape[-1], v.shape[-1]
+    prepared = mask.prepared(dtype)
     lead = max(1, prod(q.shape[:-2]))
     columns = max(1, budget // (lead * mask.length * q.element_size() * _LIVE))
     features, values = max(1, columns // d), min(columns, d)
@@ -41,7 +42,7 @@ def product(q: Tensor, k: Tensor, v: Tensor, mask: Mask, budget: int) -> tuple[T
     for i in range(0, m, features):
         f = slice(i, i + features)
         parts = [
-            recomputed(algorithm_1, q[..., f], k[..., f], v[..., j : j + values], mask)
+            recomputed(algorithm_1, q[..., f], k[..., f], v[..., j : j + values], prepared)
             for j in range(0, d, values)
         ]
         chunk = parts[0] if len(parts) == 1 else torch.cat(parts, -1)

@@ -55,6 +55,10 @@ class Mask(abc.ABC):
         with it, to tell a row that is empty from one that is merely small.
         """
 
+    def prepared(self, dtype: torch.dtype) -> Mask:
+        """The same mask, ready for many products with columns of `dtype`."""
+        return self
+
     def compute_dtype(self, dtype: torch.dtype) -> torch.dtype:
         """The precision that `matmul` needs for columns of `dtype`."""
         return torch.promote_types(dtype, torch.float32)

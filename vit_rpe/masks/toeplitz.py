@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from functools import cached_property
 from math import log2, prod, sqrt
 
@@ -43,6 +44,7 @@ class Toeplitz(Mask):
         self.length = prod(self.grid)
         self.row_block = prod(self.grid[1:])
         self.offsets = offsets
+        self._spectrum: Tensor | None = None
 
     @property
     def lead(self) -> torch.Size:
@@ -51,7 +53,17 @@ class Toeplitz(Mask):
     def matmul(self, x: Tensor) -> Tensor:
         check_columns(x, self.length)
         dtype = self.compute_dtype(x.dtype)
-        return _convolve(self.offsets.to(dtype), x.to(dtype), self.grid).to(x.dtype)
+        spectrum = self._spectrum if self._spectrum is not None else self._transform(dtype)
+        return _convolve(spectrum, x.to(dtype), self.grid).to(x.dtype)
+
+    def prepared(self, dtype: torch.dtype) -> Toeplitz:
+        """With the transform of its table at hand, in the precision that it asks for."""
+        mask = copy(self)
+        mask._spectrum = self._transform(self.compute_dtype(dtype))
+        return mask
+
+    def _transform(self, dtype: torch.dtype) -> Tensor:
+        return _transform(self.offsets.to(dtype), self.grid)
 
     def dense(self) -> Tensor:
         place = grid_coordinates(self.grid, self.offsets.device)
@@ -89,7 +101,8 @@ class Toeplitz(Mask):
         if self.offsets.is_meta:
             return False
         table = self.offsets.detach().to(torch.float64).abs()
-        row_sums = _convolve(table, table.new_ones(self.length, 1), self.grid).squeeze(-1)
+        ones = table.new_ones(self.length, 1)
+        row_sums = _convolve(_transform(table, self.grid), ones, self.grid).squeeze(-1)
         largest = table.flatten(-len(self.grid)).amax(-1, keepdim=True)
         return bool((row_sums < _NARROW_ROW * sqrt(self.length) * largest).any())
 
@@ -120,8 +133,15 @@ def covering_spans(grid: tuple[int, ...], start: int, stop: int) -> list[tuple[i
     return spans
 
 
-def _convolve(offsets: Tensor, x: Tensor, grid: tuple[int, ...]) -> Tensor:
-    """sum_j offsets[i - j + n - 1] x[j]: (..., L, C) -> (..., L, C).
+def _transform(offsets: Tensor, grid: tuple[int, ...]) -> Tensor:
+    """The spectrum of a table, (..., s_1, ..., s_d / 2 + 1)."""
+    d = len(grid)
+    sizes = [fast_size(2 * n - 1) for n in grid]
+    return torch.fft.rfftn(offsets, s=sizes, dim=[axis - d for axis in range(d)])
+
+
+def _convolve(table: Tensor, x: Tensor, grid: tuple[int, ...]) -> Tensor:
+    """sum_j offsets[i - j + n - 1] x[j], by the spectrum of the table: (..., L, C) -> (..., L, C).
 
     Each axis is transformed only over the places of the others that are not padding, and is cropped
     as soon as it has been transformed back.
@@ -133,7 +153,7 @@ def _convolve(offsets: Tensor, x: Tensor, grid: tuple[int, ...]) -> Tensor:
     spectrum = torch.fft.rfft(columns_first, n=sizes[-1], dim=-1)
     for axis in reversed(axes[:-1]):
         spectrum = torch.fft.fft(spectrum, n=sizes[axis], dim=axis)
-    spectrum = spectrum * torch.fft.rfftn(offsets, s=sizes, dim=axes).unsqueeze(-d - 1)
+    spectrum = spectrum * table.unsqueeze(-d - 1)
     # entry i of the result stands at i + n - 1; what wraps around falls on places before that
     for axis in axes[:-1]:
         spectrum = torch.fft.ifft(spectrum, dim=axis).narrow(axis, grid[axis] - 1, grid[axis])
