@@ -166,7 +166,7 @@ def test_blocks_cost_no_more_than_their_parts():
         return time.perf_counter() - start
 
     together, apart = [], []
-    for _ in range(9):
+    for _ in range(25):  # the fastest of many: other work on the machine must not decide
         together.append(seconds(lambda: mask.matmul(x)))
         apart.append(seconds(lambda: [m.matmul(p) for m, p in zip(blocks, parts, strict=True)]))
     assert min(together) < 1.2 * min(apart)
