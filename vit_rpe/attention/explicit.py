@@ -8,9 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vit_rpe.masks import Exponential, Mask, Toeplitz
+from vit_rpe.masks import Mask
 
-from .explicit_grid import explicit_grid
 from .recompute import recomputed
 
 # How many tensors of a tile's size live at once, at worst (in the backward pass).
@@ -39,24 +38,6 @@ def explicit(
 
     Only tiles of A exist, some samples by some rows, and the backward pass makes them again.
     """
-    if q.device.type == "cpu" and not torch.compiler.is_compiling() and dropout == 0:
-        if isinstance(mask, Exponential):
-            mask = mask.toeplitz()
-        if isinstance(mask, Toeplitz):
-            return explicit_grid(q, k, v, mask, budget, nonnegative)
-    return tiled(q, k, v, mask, budget, nonnegative, dropout)
-
-
-def tiled(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    mask: Mask,
-    budget: int,
-    nonnegative: bool,
-    dropout: float = 0.0,
-) -> tuple[Tensor, Tensor]:
-    """Any mask, by its rows; autograd finds the gradients."""
     samples, rows = _tile(q, mask, budget)
     if samples is None:
         return _row_tiles(q, k, v, mask, None, rows, nonnegative, dropout)

@@ -1,170 +1,186 @@
-"""The explicit path for block-Toeplitz masks on a CPU, in tiles that stay in its cache.
+"""The explicit path for masks on a grid, on a CPU: one pass over tiles that stay in its cache.
 
-Same numbers as `explicit.py`, two to three times faster: the mask is read through windows of its
-table instead of being written out, buffers are used again from tile to tile, and the backward pass
-is written by hand. With the weights A = S * M of a tile, S = q k^T, and G the gradient of A v:
+Same numbers as `explicit.py`, faster and in less memory: feature maps, prefix tokens, normaliser
+and division are part of the pass, and nothing but q, k, v and the result is kept for the backward
+pass, which is written by hand. With the weights A = S * M of a tile, S = q k^T, and G the gradient
+of A v:
 
     dA = G v^T,   dM = dA * S,   dS = dA * M,   dq = dS k,   dk = dS^T q,   dv = A^T G
 
-Shapes: T tables, S samples that share a table, L tokens, M features, D value channels. Keys and
-values stand in reverse order, as they do in the windows of a table.
+The tiles are in `explicit_grid.cpp`. Shapes: T tables, S samples that share a table, L tokens, M
+features, D value channels.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from dataclasses import dataclass
 from math import prod
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from vit_rpe.masks import Toeplitz
-from vit_rpe.masks.toeplitz import windows
+from vit_rpe.features import FeatureMap
+from vit_rpe.masks import Bordered, Exponential, Mask, Toeplitz
 
-# Buffers of a tile's size in the backward pass: S, dA, dM, a copy of the mask, products.
-_LIVE = 6
+from .native import native_ops
+from .reference import safe_denominator
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a call wants beside its tensors."""
+
+    nonnegative: bool = False  # no negative feature or weight: absolute sums are the sums
+    features: FeatureMap | None = None  # applied to q and k here, and again in the backward pass
+    floor: float = 0.0  # added to every weight
+    divide: bool = True  # by the sums of the rows; otherwise these are one more column
+
+
+def fits(mask: Mask, q: Tensor, dtype: torch.dtype, budget: int | None = None) -> bool:
+    """Whether this form can serve: on a CPU, for a mask on a grid, perhaps behind prefix tokens."""
+    inner = mask.inner if isinstance(mask, Bordered) else mask
+    return (
+        isinstance(inner, Toeplitz | Exponential)
+        and mask.lead == inner.lead
+        and dtype in (torch.float32, torch.float64)
+        and q.device.type == "cpu"
+        and not torch.compiler.is_compiling()
+        and (budget is None or 3 * _bank_bytes(inner, dtype) <= budget)
+        and native_ops() is not None
+    )
 
 
 def explicit_grid(
-    q: Tensor, k: Tensor, v: Tensor, mask: Toeplitz, budget: int, nonnegative: bool
-) -> tuple[Tensor, Tensor]:
-    """`A v` and the absolute row sums of A, for `A = M * (q k^T)`; leading dims are equal."""
+    q: Tensor, k: Tensor, v: Tensor, mask: Mask, dtype: torch.dtype, settings: Settings
+) -> Tensor:
+    """Masked attention (..., L, D), or `A v` and the sums of A's rows (..., L, D + 1), by `dtype`.
+
+    Leading dims of q, k and v are equal; q and k are feature-mapped unless the settings name a map.
+    """
+    border, inner = (mask, mask.inner) if isinstance(mask, Bordered) else (None, mask)
+    table = inner.toeplitz() if isinstance(inner, Exponential) else inner
+    assert isinstance(table, Toeplitz)
     lead = q.shape[:-2]
-    tables = [1] * (len(lead) - len(mask.lead)) + list(mask.lead)
-    own = [dim for dim, size in enumerate(tables) if size > 1]
-    shared = [dim for dim, size in enumerate(tables) if size == 1]
-    order = [*own, *shared]
+    sizes = [1] * (len(lead) - len(table.lead)) + list(table.lead)
+    own = [dim for dim, size in enumerate(sizes) if size > 1]
+    order = [*own, *(dim for dim, size in enumerate(sizes) if size == 1)]
 
     def by_table(x: Tensor) -> Tensor:
-        x = x.permute(*order, len(lead), len(lead) + 1)
+        x = x.permute(*order, -2, -1)
         return x.reshape(prod(lead[dim] for dim in own), -1, *x.shape[-2:])
 
-    offsets = mask.offsets.reshape(-1, *mask.offsets.shape[-len(mask.grid) :]).to(q.device)
-    dtype = torch.bfloat16 if torch.is_autocast_enabled(q.device.type) else q.dtype
-    halves = (by_table(x).to(dtype) for x in (q, k.flip(-2), v.flip(-2)))
-    results = _Tiles.apply(*halves, offsets, mask.grid, budget, nonnegative)
-
-    def by_lead(x: Tensor) -> Tensor:
-        x = x.reshape(*(lead[dim] for dim in order), *x.shape[-2:])
-        back = [order.index(dim) for dim in range(len(lead))]
-        return x.permute(*back, len(lead), len(lead) + 1).to(v.dtype)
-
-    sums, absolute = (by_lead(x) for x in results)
-    return sums, absolute
+    bank = _bank(table, border, dtype)
+    shape = (0 if border is None else border.prefix, table.grid[0], prod(table.grid[1:]))
+    result: Any = _Attention.apply(*map(by_table, (q, k, v)), bank, shape, settings)
+    result = result.reshape(*(lead[dim] for dim in order), *result.shape[-2:])
+    return result.permute(*(order.index(dim) for dim in range(len(lead))), -2, -1)
 
 
-class _Tiles(torch.autograd.Function):
+class _Attention(torch.autograd.Function):
+    """q, k (T, S, L, ...) and v (T, S, L, D), under the masks in a bank."""
+
     @staticmethod
     def forward(
         ctx: Any,
         q: Tensor,
         k: Tensor,
         v: Tensor,
-        offsets: Tensor,
-        grid: tuple[int, ...],
-        budget: int,
-        nonnegative: bool,
-    ) -> tuple[Tensor, Tensor]:
-        ctx.save_for_backward(q, k, v, offsets)
-        ctx.grid, ctx.budget = grid, budget
-        sums = torch.empty(*q.shape[:-1], v.shape[-1], dtype=q.dtype, device=q.device)
-        absolute = torch.empty_like(sums[..., -1:])
-        (buffer,) = _buffers(q, budget, 1)
-        for tables, rows, _, window in _tiles(q, offsets, grid, budget):
-            for s in range(q.shape[1]):
-                weights = _product(q[tables, s, rows], k[tables, s].mT, buffer)
-                weights.view(window.shape).mul_(window)
-                sums[tables, s, rows] = weights @ v[tables, s]
-                if not nonnegative:
-                    norm = torch.linalg.vector_norm(weights, 1, dim=-1, keepdim=True)
-                    absolute[tables, s, rows] = norm
-        if nonnegative:
-            absolute = sums[..., -1:].abs()
-        ctx.mark_non_differentiable(absolute)
-        return sums, absolute
+        bank: Tensor,
+        shape: tuple[int, int, int],
+        settings: Settings,
+    ) -> Tensor:
+        phi_q, phi_k, values = _mapped(q, k, v, bank.dtype, settings)
+        sums, total, absolute = _ops().explicit_grid(phi_q, phi_k, values, bank, *shape)
+        if settings.floor:  # a matrix of rank one
+            sums += settings.floor * values.sum(-2, keepdim=True)
+            total, absolute = (x + settings.floor * q.shape[-2] for x in (total, absolute))
+        if settings.divide:
+            total = safe_denominator(total, total if settings.nonnegative else absolute)
+            result = _tokens_first(sums.div_(total).to(v.dtype))
+            ctx.save_for_backward(q, k, v, bank, result, total)
+        else:
+            result = torch.cat([sums, total], -1)
+            ctx.save_for_backward(q, k, v, bank)
+        ctx.shape, ctx.settings = shape, settings
+        return result
 
     @staticmethod
     @once_differentiable
     def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
-        ctx: Any, *grads: Tensor
+        ctx: Any, grad: Tensor
     ) -> tuple[Tensor | None, ...]:
-        q, k, v, offsets = ctx.saved_tensors
-        grad = grads[0].to(q.dtype)
-        dq, dk, dv = torch.empty_like(q), torch.zeros_like(k), torch.zeros_like(v)
-        doffsets = torch.zeros_like(offsets)
-        first, second, third = _buffers(q, ctx.budget, 3)
-        for tables, rows, spans, window in _tiles(q, offsets, ctx.grid, ctx.budget):
-            dmask = third[: window.numel()].view(window.shape).zero_()
-            for s in range(q.shape[1]):
-                q_tile, k_all, v_all = q[tables, s, rows], k[tables, s], v[tables, s]
-                g_tile = grad[tables, s, rows]
-                weights = _product(q_tile, k_all.mT, first)
-                dweights = _product(g_tile, v_all.mT, second)
-                dmask.addcmul_(weights.view(window.shape), dweights.view(window.shape))
-                weights.view(window.shape).mul_(window)
-                dweights.view(window.shape).mul_(window)
-                dq[tables, s, rows] = dweights @ k_all
-                dk[tables, s].baddbmm_(dweights.mT, q_tile)
-                dv[tables, s].baddbmm_(weights.mT, g_tile)
-            if ctx.needs_input_grad[3]:
-                doffsets[tables] += _onto_table(dmask, offsets[tables], ctx.grid, spans)
-        return dq, dk, dv, doffsets, None, None, None
+        q, k, v, bank, *quotient = ctx.saved_tensors
+        settings: Settings = ctx.settings
+        if settings.divide:
+            grad = _grad_of_sums(grad, *quotient)
+        with torch.enable_grad():
+            raw = [x.detach().requires_grad_() for x in (q, k)]
+            phi_q, phi_k, values = _mapped(*raw, v, bank.dtype, settings)
+        *dphi, dv, dbank = _ops().explicit_grid_backward(
+            phi_q.detach(),
+            phi_k.detach(),
+            F.pad(values, (0, 1), value=1.0),
+            grad.to(bank.dtype).contiguous(),
+            bank,
+            *ctx.shape,
+        )
+        if settings.floor:
+            dv += settings.floor * grad[..., :-1].sum(-2, keepdim=True)
+        dq, dk = torch.autograd.grad((phi_q, phi_k), raw, dphi)
+        return dq, dk, dv.to(v.dtype), dbank, None, None
 
 
-def _tiles(
-    q: Tensor, offsets: Tensor, grid: tuple[int, ...], budget: int
-) -> Iterator[tuple[slice, slice, list[tuple[int, int]], Tensor]]:
-    """The tiles: tables, rows of M, their places, and the mask there, (T, *queries, *keys)."""
-    tables, rows = _tile_shape(q, budget)
-    for spans, start, stop in _boxes(grid, rows):
-        for first in range(0, q.shape[0], tables):
-            group = slice(first, min(first + tables, q.shape[0]))
-            window = windows(offsets[group], grid, spans)
-            # many samples read it: then one copy in order is cheaper than many strided reads
-            window = window.contiguous() if q.shape[1] > 1 else window
-            yield group, slice(start, stop), spans, window
+def _mapped(
+    q: Tensor, k: Tensor, v: Tensor, dtype: torch.dtype, settings: Settings
+) -> tuple[Tensor, ...]:
+    """phi(q), phi(k) and v as the kernel takes them."""
+    if settings.features is not None:
+        q, k = settings.features(q, k)
+    return tuple(x.to(dtype).contiguous() for x in (q, k, v))
 
 
-def _boxes(grid: tuple[int, ...], rows: int) -> Iterator[tuple[list[tuple[int, int]], int, int]]:
-    """The grid cut into boxes of at most `rows` tokens, in row-major order."""
-    plane = prod(grid[1:])
-    if plane <= rows or len(grid) == 1:
-        step = max(1, rows // plane)
-        for first in range(0, grid[0], step):
-            last = min(first + step, grid[0])
-            yield [(first, last), *((0, n) for n in grid[1:])], first * plane, last * plane
-    else:
-        for first in range(grid[0]):
-            for spans, start, stop in _boxes(grid[1:], rows):
-                yield [(first, first + 1), *spans], first * plane + start, first * plane + stop
+def _grad_of_sums(grad: Tensor, result: Tensor, denominator: Tensor) -> Tensor:
+    """The gradients of `A v` and of the sums of A's rows, given that of their quotient."""
+    grad = grad / denominator
+    return torch.cat([grad, -(grad * result).sum(-1, keepdim=True)], -1)
 
 
-def _tile_shape(q: Tensor, budget: int) -> tuple[int, int]:
-    """(tables, rows) of a tile: whole tables if the budget holds one for each thread, else rows."""
-    length = q.shape[-2]
-    entries = max(1, budget // (length * q.element_size() * _LIVE))
-    tables = max(1, min(q.shape[0], max(torch.get_num_threads(), entries // length)))
-    return tables, max(1, min(entries // tables, length))
+def _tokens_first(x: Tensor) -> Tensor:
+    """The same tensor (T, S, L, C), stored as (S, L, T, C): what a model reads next."""
+    return x.permute(1, 2, 0, 3).contiguous().permute(2, 0, 1, 3)
 
 
-def _buffers(q: Tensor, budget: int, count: int) -> list[Tensor]:
-    tables, rows = _tile_shape(q, budget)
-    return [q.new_empty(tables * rows * q.shape[-2]) for _ in range(count)]
+def _bank(table: Toeplitz, border: Bordered | None, dtype: torch.dtype) -> Tensor:
+    """The weights of each table's mask, (T, ...): the table, then row, column and corner.
+
+    All axes of the table but the first are written out, so that a row of the mask is a window of
+    it. With n places along the first axis and P in each slice of the grid,
+
+        written[i', (j_1 - i_1 + n - 1) P + j'] = M[(i_1, i'), (j_1, j')].
+    """
+    d = len(table.grid)
+    offsets = table.offsets.reshape(-1, *table.offsets.shape[-d:])
+    for n in table.grid[1:]:
+        offsets = offsets.unfold(1 - d, n, 1)  # windows come last, their keys in reverse order
+    written = offsets.movedim(1, d).flip(list(range(d, 2 * d))).flatten(1)
+    if border is None or border.prefix == 0:
+        return written.to(dtype)
+    p, parts = border.prefix, [written]
+    for value, shape in ((border.row, (p,)), (border.column, (p,)), (border.corner, (p, p))):
+        value = written.new_ones(shape) if value is None else value
+        parts.append(value.expand(*table.lead, *shape).reshape(len(written), -1))
+    return torch.cat([part.to(dtype) for part in parts], 1)
 
 
-def _product(a: Tensor, b: Tensor, buffer: Tensor) -> Tensor:
-    """a b, written over the buffer."""
-    out = buffer[: a.shape[0] * a.shape[1] * b.shape[2]].view(a.shape[0], a.shape[1], b.shape[2])
-    return torch.bmm(a, b, out=out)
+def _bank_bytes(mask: Toeplitz | Exponential, dtype: torch.dtype) -> int:
+    places = prod(mask.grid[1:])
+    return prod(mask.lead) * 2 * mask.grid[0] * places**2 * dtype.itemsize
 
 
-def _onto_table(
-    dmask: Tensor, offsets: Tensor, grid: tuple[int, ...], spans: list[tuple[int, int]]
-) -> Tensor:
-    """The gradient of a tile of the mask, summed along its diagonals: the adjoint of `windows`."""
-    with torch.enable_grad():
-        leaf = offsets.detach().requires_grad_()
-        window = windows(leaf, grid, spans)
-    return torch.autograd.grad(window, leaf, dmask.to(leaf.dtype))[0]
+def _ops() -> Any:
+    ops = native_ops()
+    assert ops is not None
+    return ops

@@ -6,6 +6,7 @@ Shapes: L tokens, M features, D value channels; leading dims are batch and heads
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
+from functools import reduce
 from math import prod
 from typing import Literal
 
@@ -13,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from vit_rpe.features import FeatureMap
 from vit_rpe.masks import BlockDiagonal, Bordered, Mask, Ones, Padding, Scaled, Sum
 from vit_rpe.masks.base import zero_where_zero
 from vit_rpe.masks.compose import stack_rows, total
@@ -20,7 +22,8 @@ from vit_rpe.masks.compose import stack_rows, total
 from . import explicit as _explicit
 from . import product as _product
 from . import scan as _scan
-from .cost import SCANNABLE, choose_path
+from .cost import SCANNABLE, Path, choose_path
+from .explicit_grid import Settings, explicit_grid, fits
 from .reference import safe_denominator
 
 PATHS = ("auto", "explicit", "product", "scan")
@@ -33,6 +36,7 @@ def masked_linear_attention(
     v: Tensor,
     mask: Mask,
     *,
+    features: FeatureMap | None = None,
     path: PathName = "auto",
     budget: int | None = None,
     nonnegative: bool = False,
@@ -47,6 +51,8 @@ def masked_linear_attention(
     any weight give zeros.
 
     Args:
+        features: a map to apply to q and k first. The result is that of `q, k = features(q, k)`;
+            where a path can, it does not keep them for the backward pass.
         path: `explicit`, `product`, `scan` (for Ones, Causal and Exponential masks, also inside
             Bordered, Scaled, Sum and BlockDiagonal), or `auto`, the cheapest of them by `cost.py`.
         budget: bytes that a path may use beyond its inputs and outputs, forward and backward.
@@ -56,34 +62,70 @@ def masked_linear_attention(
         floor: added to every weight `M[i, j] (q_i . k_j)`, at no cost on any path.
     """
     _check(q, k, v, mask, path, budget, dropout)
-    dtype = v.dtype
-    q, k, v = _aligned(mask, q, k, v)
-    v = F.pad(v, (0, 1), value=1.0)  # one more column: the normaliser
-    call = _Call("explicit" if dropout > 0 else path, budget, nonnegative, dropout)
-    sums, absolute = call.sums(q, k, v, mask)
-    if floor:  # a matrix of rank one: what it adds to all rows is one sum over the values
-        sums, absolute = sums + floor * v.sum(-2, keepdim=True), absolute + floor * mask.length
-    return (sums[..., :-1] / safe_denominator(sums[..., -1:], absolute)).to(dtype)
+    call = _Call("explicit" if dropout > 0 else path, budget, nonnegative, dropout, floor)
+    lead = torch.broadcast_shapes(mask.lead, *(x.shape[:-2] for x in (q, k, v)))
+    q, k, v = (x.expand(*lead, *x.shape[-2:]) for x in (q, k, v))
+    return call.attend(q, k, v, mask, features)
 
 
 class _Call:
-    """One call's settings, and the walk through the structure of a mask down to a path.
+    """One call's settings, and the walk through the structure of a mask down to a path."""
 
-    Every method returns `A v` and the absolute row sums of A (or a bound of them), for
-    `A = M * (q k^T)`: (..., L, D + 1) and (..., L, 1).
-    """
-
-    def __init__(self, path: PathName, budget: int | None, nonnegative: bool, dropout: float):
+    def __init__(
+        self, path: PathName, budget: int | None, nonnegative: bool, dropout: float, floor: float
+    ):
         self.path: PathName = path
         self.budget = budget
         self.nonnegative = nonnegative
         self.dropout = dropout
+        self.floor = floor
+
+    def attend(
+        self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, features: FeatureMap | None = None
+    ) -> Tensor:
+        """The attention itself, (..., L, D) in v's dtype."""
+        if isinstance(mask, BlockDiagonal) and not self.floor:
+            parts = zip(*(x.split(mask.lengths, -2) for x in (q, k, v)), mask.masks, strict=True)
+            return stack_rows([self.attend(*part, features) for part in parts])
+        if self._in_one_pass(q, k, v, mask, features):
+            settings = Settings(self.nonnegative, features, self.floor)
+            with _full_precision(q):
+                return explicit_grid(q, k, v, mask, _common_dtype(q, k, v), settings)
+        if features is not None:
+            q, k = features(q, k)
+        if isinstance(mask, Scaled) and not self.floor:
+            return self.attend(*_weighed(q, k, v, mask), mask.inner)
+        dtype, common = v.dtype, _common_dtype(q, k, v)
+        q, k, v = q.to(common), k.to(common), v.to(common)
+        v = F.pad(v, (0, 1), value=1.0)  # one more column: the normaliser
+        sums, absolute = self.sums(q, k, v, mask)
+        if self.floor:  # a matrix of rank one: what it adds to all rows is one sum over the values
+            sums = sums + self.floor * v.sum(-2, keepdim=True)
+            absolute = absolute + self.floor * mask.length
+        return (sums[..., :-1] / safe_denominator(sums[..., -1:], absolute)).to(dtype)
+
+    def _in_one_pass(
+        self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, features: FeatureMap | None
+    ) -> bool:
+        if self.dropout or _autocast_dtype(q) == torch.bfloat16:
+            return False
+        if features is not None and any(p.requires_grad for p in features.parameters()):
+            return False  # they would get no gradient
+        m = k.shape[-1] if features is None else features.num_features(k.shape[-1])
+        inner = mask.inner if isinstance(mask, Bordered) else mask
+        return self._choice(q, m, v.shape[-1] + 1, inner) == "explicit" and fits(
+            mask, q, _common_dtype(q, k, v), self.budget
+        )
 
     def sums(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> tuple[Tensor, Tensor]:
+        """`A v` and the absolute row sums of A (or a bound of them), for `A = M * (q k^T)`.
+
+        (..., L, D + 1) and (..., L, 1): v has one more column, of ones.
+        """
         if isinstance(mask, Padding):
             mask = Scaled(Ones(mask.length, mask.keep.device), right=mask.keep)
         if isinstance(mask, Scaled):
-            return self._scaled(q, k, v, mask)
+            return self.sums(*_weighed(q, k, v, mask), mask.inner)
         if isinstance(mask, Bordered):
             return self._bordered(q, k, v, mask)
         if isinstance(mask, BlockDiagonal):
@@ -94,15 +136,6 @@ class _Call:
             sums, absolute = zip(*(self.sums(q, k, v, part) for part in mask.masks), strict=True)
             return total(sums), total(absolute)
         return self._path(q, k, v, mask)
-
-    def _scaled(self, q: Tensor, k: Tensor, v: Tensor, mask: Scaled) -> tuple[Tensor, Tensor]:
-        """Weights of tokens move into q and k; a hidden key leaves no trace, not even NaN."""
-        if mask.left is not None:
-            q = zero_where_zero(mask.left[..., None], q)
-        if mask.right is not None:
-            k = zero_where_zero(mask.right[..., None], k)
-            v = v.masked_fill((mask.right == 0)[..., None], 0.0)
-        return self.sums(q, k, v, mask.inner)
 
     def _bordered(self, q: Tensor, k: Tensor, v: Tensor, mask: Bordered) -> tuple[Tensor, Tensor]:
         """Prefix tokens are few: their rows and columns are thin products beside the inner mask."""
@@ -128,11 +161,7 @@ class _Call:
         return stack_rows([top, bottom]), stack_rows([top_absolute, bottom_absolute])
 
     def _path(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> tuple[Tensor, Tensor]:
-        path = self.path
-        if path == "auto":
-            # an export's batch may be symbolic, and nothing may depend on it
-            lead = q.shape[1:-2] if torch.compiler.is_exporting() else q.shape[:-2]
-            path = choose_path(mask, prod(lead), k.shape[-1], v.shape[-1])
+        path = self._choice(q, k.shape[-1], v.shape[-1], mask)
         if path == "explicit":
             budget = self.budget or _explicit.default_budget(q)
             with _full_precision(q, only_float16=True):
@@ -147,24 +176,40 @@ class _Call:
                 )
             return _scan.scan(q, k, v, mask, self.budget or _scan.DEFAULT_BUDGET, self.nonnegative)
 
+    def _choice(self, q: Tensor, m: int, d: int, mask: Mask) -> Path:
+        if self.path != "auto":
+            return self.path
+        # an export's batch may be symbolic, and nothing may depend on it
+        lead = q.shape[1:-2] if torch.compiler.is_exporting() else q.shape[:-2]
+        return choose_path(mask, prod(lead), m, d)
 
-def _aligned(mask: Mask, *tensors: Tensor) -> list[Tensor]:
-    """The tensors with the leading dims of all and of the mask, in one dtype, float32 or wider."""
-    dtype = torch.float32
-    for x in tensors:
-        dtype = torch.promote_types(dtype, x.dtype)
-    lead = torch.broadcast_shapes(mask.lead, *(x.shape[:-2] for x in tensors))
-    return [x.to(dtype).expand(*lead, *x.shape[-2:]) for x in tensors]
+
+def _weighed(q: Tensor, k: Tensor, v: Tensor, mask: Scaled) -> tuple[Tensor, Tensor, Tensor]:
+    """Weights of tokens move into q and k; a hidden key leaves no trace, not even NaN."""
+    if mask.left is not None:
+        q = zero_where_zero(mask.left[..., None], q)
+    if mask.right is not None:
+        k = zero_where_zero(mask.right[..., None], k)
+        v = v.masked_fill((mask.right == 0)[..., None], 0.0)
+    return q, k, v
+
+
+def _common_dtype(*tensors: Tensor) -> torch.dtype:
+    """float32 or wider."""
+    return reduce(torch.promote_types, (x.dtype for x in tensors), torch.float32)
+
+
+def _autocast_dtype(q: Tensor) -> torch.dtype | None:
+    device = q.device.type
+    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
 
 
 def _full_precision(q: Tensor, only_float16: bool = False) -> AbstractContextManager:
     """Autocast off: sums over many tokens overflow float16, and there is no FFT in bfloat16."""
-    device = q.device.type
-    if not torch.is_autocast_enabled(device):
+    dtype = _autocast_dtype(q)
+    if dtype is None or (only_float16 and dtype != torch.float16):
         return nullcontext()
-    if only_float16 and torch.get_autocast_dtype(device) != torch.float16:
-        return nullcontext()
-    return torch.autocast(device, enabled=False)
+    return torch.autocast(q.device.type, enabled=False)
 
 
 def _check(

@@ -57,7 +57,8 @@ class MaskedAttention(Attention):
         x = _without_padding(x, attn_mask)
         gate = None if self.gate is None else self.gate(x).sigmoid()
         qkv = self.qkv(x).reshape(batch, length, 3, self.num_heads, self.head_dim)
-        q, k, v = qkv.permute(2, 0, 3, 1, 4).unbind(0)
+        q, k, v = qkv.unbind(2)  # before they are transposed: so their gradients join in one copy
+        q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
         x = _attend(self, self.q_norm(q), self.k_norm(k), v, attn_mask, is_causal)
         x = x.transpose(1, 2).reshape(batch, length, self.attn_dim)
         x = self.norm(x)
@@ -134,10 +135,10 @@ class MaskedLinearAttention(MaskedAttention):
     def attend(
         self, q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None, is_causal: bool
     ) -> Tensor:
-        q, k = self.features(q, k, None if keep is None else keep[:, None])
-        mask = self.mask(q.shape[-2], q.device, is_causal)
+        mask, features = self.mask(q.shape[-2], q.device, is_causal), self.features
         if keep is not None:
-            mask = Scaled(mask, right=keep[:, None])
+            q, k = features(q, k, keep[:, None])
+            mask, features = Scaled(mask, right=keep[:, None]), None
         # the modules of vit_rpe.rpe make no negative weight; of other masks nothing is known
         positive_mask = self.rpe is None or getattr(self.rpe, "nonnegative", False)
         return masked_linear_attention(
@@ -145,6 +146,7 @@ class MaskedLinearAttention(MaskedAttention):
             k,
             v,
             mask,
+            features=features,
             path=self.path,
             nonnegative=self.features.nonnegative and positive_mask,
             dropout=self.attn_drop.p if self.training else 0.0,

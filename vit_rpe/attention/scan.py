@@ -19,6 +19,7 @@ from vit_rpe.masks.exponential import before, decay, spread
 
 from .cost import block_rows, scan_passes
 from .explicit import default_budget, explicit
+from .explicit_grid import Settings, explicit_grid, fits
 from .product import absolute_bound
 from .recompute import recomputed
 
@@ -56,7 +57,11 @@ def _sweep(q: Tensor, k: Tensor, v: Tensor, mask: Exponential, budget: int) -> T
     inner = Exponential(
         mask.rates[..., None, :, :], mask.weights[..., None, :], (b, *mask.grid[1:]), mask.one_sided
     )
-    within, _ = explicit(q, k, v, inner, min(budget, default_budget(q)), nonnegative=True)
+    if fits(inner, q, q.dtype):
+        settings = Settings(nonnegative=True, divide=False)
+        within = explicit_grid(q, k, v[..., :-1], inner, q.dtype, settings)
+    else:
+        within, _ = explicit(q, k, v, inner, min(budget, default_budget(q)), nonnegative=True)
     if b < n:
         states = max(1, prod(q.shape[:-2])) * place * k.shape[-1] * scan_passes(mask)
         step = v.shape[-1]

@@ -1,0 +1,227 @@
+// The tiles of explicit_grid.py, each core on its own: products by ATen, and the mask in between.
+//
+// Shapes as there: T tables, S samples that share a table, L tokens (p prefix tokens, then n slices
+// of P places), M features, D value channels. A tile is some rows by some keys of one item's matrix
+// and stays in a core's cache; no core waits for another before all is done.
+
+#include <ATen/Dispatch.h>
+#include <ATen/Parallel.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/addmm.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/mm.h>
+#include <ATen/ops/zeros.h>
+#include <torch/library.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <tuple>
+
+namespace {
+
+using at::Tensor;
+
+constexpr int64_t kRows = 256, kKeys = 512;  // of a tile: half a megabyte in float32
+
+int64_t quotient(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+// Neighbours in a row of the mask: their first key, and where their weights begin in the bank of
+// their table. `step` is 0 where they all have one weight.
+struct Piece {
+  int64_t key, count, weight, step;
+};
+
+// Where a table keeps the weights of its mask: the table with all axes but the first written out, so
+// that a row is a window of it, then row, column and corner of a border (`_bank` in Python).
+struct Layout {
+  int64_t prefix, slices, places;
+
+  std::array<Piece, 2> pieces(int64_t query, int64_t first, int64_t last) const {
+    const int64_t p = prefix, line = (2 * slices - 1) * places, border = places * line;
+    const int64_t split = std::clamp(p, first, last), near = split - first, far = last - split;
+    if (query < p) {
+      const int64_t corner = border + 2 * p + query * p;
+      return {Piece{first, near, corner + first, 1}, Piece{split, far, border + query, 0}};
+    }
+    const int64_t slice = (query - p) / places, place = (query - p) % places;
+    const int64_t window = place * line + (slices - 1 - slice) * places;
+    return {Piece{first, near, border + p + first, 1}, Piece{split, far, window + split - p, 1}};
+  }
+};
+
+struct Tile {
+  int64_t row, rows, key, keys;
+};
+
+// weights *= mask; their sums and absolute sums are added to those of the rows.
+template <typename scalar>
+void multiply(const Layout& layout, const scalar* bank, const Tile& tile, scalar* weights,
+              scalar* total, scalar* absolute) {
+  for (int64_t r = 0; r < tile.rows; ++r) {
+    scalar sum = 0, norm = 0;
+    for (const Piece& piece : layout.pieces(tile.row + r, tile.key, tile.key + tile.keys)) {
+      scalar* x = weights + r * tile.keys + piece.key - tile.key;
+      const scalar* w = bank + piece.weight;
+      if (piece.step) {
+#pragma omp simd reduction(+ : sum, norm)
+        for (int64_t i = 0; i < piece.count; ++i) {
+          x[i] *= w[i];
+          sum += x[i];
+          norm += std::abs(x[i]);
+        }
+      } else {
+#pragma omp simd reduction(+ : sum, norm)
+        for (int64_t i = 0; i < piece.count; ++i) {
+          x[i] *= *w;
+          sum += x[i];
+          norm += std::abs(x[i]);
+        }
+      }
+    }
+    total[r] += sum;
+    absolute[r] += norm;
+  }
+}
+
+// weights *= mask and dweights *= mask, after their product has been added to the mask's gradient.
+template <typename scalar>
+void multiply_backward(const Layout& layout, const scalar* bank, const Tile& tile, scalar* weights,
+                       scalar* dweights, scalar* dbank) {
+  for (int64_t r = 0; r < tile.rows; ++r) {
+    for (const Piece& piece : layout.pieces(tile.row + r, tile.key, tile.key + tile.keys)) {
+      const int64_t start = r * tile.keys + piece.key - tile.key;
+      scalar *x = weights + start, *dx = dweights + start, *dw = dbank + piece.weight;
+      const scalar* w = bank + piece.weight;
+      if (piece.step) {
+#pragma omp simd
+        for (int64_t i = 0; i < piece.count; ++i) {
+          dw[i] += x[i] * dx[i];
+          x[i] *= w[i];
+          dx[i] *= w[i];
+        }
+      } else {
+        scalar sum = 0;
+#pragma omp simd reduction(+ : sum)
+        for (int64_t i = 0; i < piece.count; ++i) {
+          sum += x[i] * dx[i];
+          x[i] *= *w;
+          dx[i] *= *w;
+        }
+        *dw += sum;
+      }
+    }
+  }
+}
+
+// A v, the sums of A's rows and their absolute sums: (T, S, L, D) and twice (T, S, L, 1).
+std::tuple<Tensor, Tensor, Tensor> forward(const Tensor& q, const Tensor& k, const Tensor& v,
+                                           const Tensor& bank, int64_t prefix, int64_t slices,
+                                           int64_t places) {
+  const Layout layout{prefix, slices, places};
+  const int64_t samples = q.size(1), length = q.size(2), row_blocks = quotient(length, kRows);
+  Tensor sums = at::empty(v.sizes(), v.options());
+  Tensor total = at::zeros({q.size(0), samples, length, 1}, v.options());
+  Tensor absolute = at::zeros(total.sizes(), v.options());
+  at::parallel_for(0, q.size(0) * samples * row_blocks, 1, [&](int64_t begin, int64_t end) {
+    at::NoGradGuard no_grad;
+    Tensor buffer = at::empty({kRows * std::min(kKeys, length)}, q.options());
+    for (int64_t unit = begin; unit < end; ++unit) {
+      const int64_t item = unit / row_blocks, t = item / samples, s = item % samples;
+      const int64_t row = unit % row_blocks * kRows, rows = std::min(kRows, length - row);
+      const Tensor q_rows = q[t][s].narrow(0, row, rows), keys = k[t][s], values = v[t][s];
+      Tensor out = sums[t][s].narrow(0, row, rows);
+      for (int64_t key = 0; key < length; key += kKeys) {
+        const Tile tile{row, rows, key, std::min(kKeys, length - key)};
+        Tensor weights = buffer.narrow(0, 0, rows * tile.keys).view({rows, tile.keys});
+        at::mm_out(weights, q_rows, keys.narrow(0, key, tile.keys).t());
+        AT_DISPATCH_FLOATING_TYPES(q.scalar_type(), "masked_attention", [&] {
+          const int64_t place = item * length + row;
+          multiply<scalar_t>(layout, bank[t].const_data_ptr<scalar_t>(), tile,
+                             weights.data_ptr<scalar_t>(), total.data_ptr<scalar_t>() + place,
+                             absolute.data_ptr<scalar_t>() + place);
+        });
+        at::addmm_out(out, out, weights, values.narrow(0, key, tile.keys), key ? 1 : 0);
+      }
+    }
+  });
+  return {sums, total, absolute};
+}
+
+// The gradients of q, k, v and the bank. v has a last column of ones, and grad one for the sums.
+//
+// A table's samples and rows are dealt out to parts; each part adds to its own gradients of the
+// bank and, where samples are cut, of k and v. There are parts enough for all cores.
+std::tuple<Tensor, Tensor, Tensor, Tensor> backward(const Tensor& q, const Tensor& k,
+                                                    const Tensor& v, const Tensor& grad,
+                                                    const Tensor& bank, int64_t prefix,
+                                                    int64_t slices, int64_t places) {
+  const Layout layout{prefix, slices, places};
+  const int64_t tables = q.size(0), samples = q.size(1), length = q.size(2), d = v.size(3) - 1;
+  const int64_t row_blocks = quotient(length, kRows);
+  const int64_t parts = quotient(at::get_num_threads(), tables);
+  const int64_t sample_parts = std::min(parts, samples);
+  const int64_t row_parts = std::min(quotient(parts, sample_parts), row_blocks);
+  Tensor dq = at::empty(q.sizes(), q.options());
+  Tensor dk = at::zeros({row_parts, tables, samples, length, k.size(3)}, k.options());
+  Tensor dv = at::zeros({row_parts, tables, samples, length, d}, v.options());
+  Tensor dbank = at::zeros({sample_parts * row_parts, tables, bank.size(1)}, bank.options());
+  at::parallel_for(0, tables * sample_parts * row_parts, 1, [&](int64_t begin, int64_t end) {
+    at::NoGradGuard no_grad;
+    const int64_t room = kRows * std::min(kKeys, length);
+    Tensor buffers = at::empty({2, room}, q.options());
+    for (int64_t unit = begin; unit < end; ++unit) {
+      const int64_t t = unit / (sample_parts * row_parts), part = unit % (sample_parts * row_parts);
+      const int64_t sp = part / row_parts, rp = part % row_parts;
+      for (int64_t s = sp * samples / sample_parts; s < (sp + 1) * samples / sample_parts; ++s) {
+        const Tensor keys = k[t][s], values = v[t][s];
+        Tensor dkeys = dk[rp][t][s], dvalues = dv[rp][t][s];
+        const int64_t last = (rp + 1) * row_blocks / row_parts;
+        for (int64_t block = rp * row_blocks / row_parts; block < last; ++block) {
+          const int64_t row = block * kRows, rows = std::min(kRows, length - row);
+          const Tensor q_rows = q[t][s].narrow(0, row, rows);
+          const Tensor g_rows = grad[t][s].narrow(0, row, rows), g = g_rows.narrow(1, 0, d);
+          Tensor dq_rows = dq[t][s].narrow(0, row, rows);
+          for (int64_t key = 0; key < length; key += kKeys) {
+            const Tile tile{row, rows, key, std::min(kKeys, length - key)};
+            const Tensor k_tile = keys.narrow(0, key, tile.keys);
+            auto buffer = [&](int64_t i) {
+              return buffers[i].narrow(0, 0, rows * tile.keys).view({rows, tile.keys});
+            };
+            Tensor weights = buffer(0), dweights = buffer(1);
+            at::mm_out(weights, q_rows, k_tile.t());
+            at::mm_out(dweights, g_rows, values.narrow(0, key, tile.keys).t());
+            AT_DISPATCH_FLOATING_TYPES(q.scalar_type(), "masked_attention_backward", [&] {
+              multiply_backward<scalar_t>(
+                  layout, bank[t].const_data_ptr<scalar_t>(), tile, weights.data_ptr<scalar_t>(),
+                  dweights.data_ptr<scalar_t>(), dbank[part][t].data_ptr<scalar_t>());
+            });
+            at::addmm_out(dq_rows, dq_rows, dweights, k_tile, key ? 1 : 0);
+            Tensor dk_tile = dkeys.narrow(0, key, tile.keys);
+            Tensor dv_tile = dvalues.narrow(0, key, tile.keys);
+            at::addmm_out(dk_tile, dk_tile, dweights.t(), q_rows);
+            at::addmm_out(dv_tile, dv_tile, weights.t(), g);
+          }
+        }
+      }
+    }
+  });
+  auto all = [](const Tensor& x) { return x.size(0) == 1 ? x[0] : x.sum(0); };
+  return {dq, all(dk), all(dv), all(dbank)};
+}
+
+}  // namespace
+
+TORCH_LIBRARY(vit_rpe, m) {
+  m.def(
+      "explicit_grid(Tensor q, Tensor k, Tensor v, Tensor bank, int prefix, int slices, int places)"
+      " -> (Tensor, Tensor, Tensor)");
+  m.def(
+      "explicit_grid_backward(Tensor q, Tensor k, Tensor v, Tensor grad, Tensor bank, int prefix,"
+      " int slices, int places) -> (Tensor, Tensor, Tensor, Tensor)");
+}
+
+TORCH_LIBRARY_IMPL(vit_rpe, CPU, m) {
+  m.impl("explicit_grid", TORCH_FN(forward));
+  m.impl("explicit_grid_backward", TORCH_FN(backward));
+}

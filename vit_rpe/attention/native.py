@@ -1,0 +1,61 @@
+"""The compiled part of the package: one C++ file, built by torch on first use, or not at all."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import warnings
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+
+SWITCH = "VIT_RPE_NATIVE"
+_SOURCE = Path(__file__).with_name("explicit_grid.cpp")
+_FLAGS = ["-O3", "-march=native", "-fopenmp"]
+
+
+@cache
+def native_ops() -> Any | None:
+    """`torch.ops.vit_rpe`, or None where it cannot be built or `VIT_RPE_NATIVE=0` forbids it.
+
+    The first call on a machine compiles for some ten seconds; torch keeps the result in
+    `TORCH_EXTENSIONS_DIR`. Without it everything works, in plain PyTorch and more slowly.
+    """
+    if os.environ.get(SWITCH, "1") == "0":
+        return None
+    try:
+        _build()
+    except Exception as error:  # a compiler can fail in any way, and none may stop an attention
+        reason = str(error).strip().partition("\n")[0]
+        warnings.warn(
+            f"vit_rpe's CPU kernel could not be built ({reason}); attention on a CPU will be "
+            f"slower. It needs a C++ compiler and ninja; {SWITCH}=0 silences this.",
+            stacklevel=2,
+        )
+        return None
+    return torch.ops.vit_rpe
+
+
+def _build() -> None:
+    noise = logging.getLogger("torch.utils.cpp_extension")  # it warns where there is no CUDA
+    level = noise.level
+    noise.setLevel(logging.ERROR)
+    # a ninja that was installed beside this interpreter counts, even if it is not activated
+    path = os.environ.get("PATH", "")
+    os.environ["PATH"] = os.pathsep.join([path, str(Path(sys.executable).parent)])
+    try:
+        from torch.utils.cpp_extension import load  # slow to import
+
+        load(
+            "vit_rpe_native",
+            [str(_SOURCE)],
+            extra_cflags=_FLAGS,
+            extra_ldflags=["-fopenmp"],
+            is_python_module=False,
+        )
+    finally:
+        os.environ["PATH"] = path
+        noise.setLevel(level)
