@@ -85,10 +85,12 @@ void multiply(const Layout& layout, const scalar* bank, const Tile& tile, scalar
 }
 
 // weights *= mask and dweights *= mask, after their product has been added to the mask's gradient.
+// The gradient of a row's sum is that of each of its weights.
 template <typename scalar>
 void multiply_backward(const Layout& layout, const scalar* bank, const Tile& tile, scalar* weights,
-                       scalar* dweights, scalar* dbank) {
+                       scalar* dweights, const scalar* dtotal, scalar* dbank) {
   for (int64_t r = 0; r < tile.rows; ++r) {
+    const scalar more = dtotal[r];
     for (const Piece& piece : layout.pieces(tile.row + r, tile.key, tile.key + tile.keys)) {
       const int64_t start = r * tile.keys + piece.key - tile.key;
       scalar *x = weights + start, *dx = dweights + start, *dw = dbank + piece.weight;
@@ -96,17 +98,19 @@ void multiply_backward(const Layout& layout, const scalar* bank, const Tile& til
       if (piece.step) {
 #pragma omp simd
         for (int64_t i = 0; i < piece.count; ++i) {
-          dw[i] += x[i] * dx[i];
+          const scalar d = dx[i] + more;
+          dw[i] += x[i] * d;
           x[i] *= w[i];
-          dx[i] *= w[i];
+          dx[i] = d * w[i];
         }
       } else {
         scalar sum = 0;
 #pragma omp simd reduction(+ : sum)
         for (int64_t i = 0; i < piece.count; ++i) {
-          sum += x[i] * dx[i];
+          const scalar d = dx[i] + more;
+          sum += x[i] * d;
           x[i] *= *w;
-          dx[i] *= *w;
+          dx[i] = d * *w;
         }
         *dw += sum;
       }
@@ -148,23 +152,24 @@ std::tuple<Tensor, Tensor, Tensor> forward(const Tensor& q, const Tensor& k, con
   return {sums, total, absolute};
 }
 
-// The gradients of q, k, v and the bank. v has a last column of ones, and grad one for the sums.
+// The gradients of q, k, v and the bank, given those of A v and of the sums of A's rows.
 //
 // A table's samples and rows are dealt out to parts; each part adds to its own gradients of the
 // bank and, where samples are cut, of k and v. There are parts enough for all cores.
 std::tuple<Tensor, Tensor, Tensor, Tensor> backward(const Tensor& q, const Tensor& k,
                                                     const Tensor& v, const Tensor& grad,
-                                                    const Tensor& bank, int64_t prefix,
-                                                    int64_t slices, int64_t places) {
+                                                    const Tensor& grad_total, const Tensor& bank,
+                                                    int64_t prefix, int64_t slices,
+                                                    int64_t places) {
   const Layout layout{prefix, slices, places};
-  const int64_t tables = q.size(0), samples = q.size(1), length = q.size(2), d = v.size(3) - 1;
+  const int64_t tables = q.size(0), samples = q.size(1), length = q.size(2);
   const int64_t row_blocks = quotient(length, kRows);
   const int64_t parts = quotient(at::get_num_threads(), tables);
   const int64_t sample_parts = std::min(parts, samples);
   const int64_t row_parts = std::min(quotient(parts, sample_parts), row_blocks);
   Tensor dq = at::empty(q.sizes(), q.options());
   Tensor dk = at::zeros({row_parts, tables, samples, length, k.size(3)}, k.options());
-  Tensor dv = at::zeros({row_parts, tables, samples, length, d}, v.options());
+  Tensor dv = at::zeros({row_parts, tables, samples, length, v.size(3)}, v.options());
   Tensor dbank = at::zeros({sample_parts * row_parts, tables, bank.size(1)}, bank.options());
   at::parallel_for(0, tables * sample_parts * row_parts, 1, [&](int64_t begin, int64_t end) {
     at::NoGradGuard no_grad;
@@ -180,7 +185,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> backward(const Tensor& q, const Tenso
         for (int64_t block = rp * row_blocks / row_parts; block < last; ++block) {
           const int64_t row = block * kRows, rows = std::min(kRows, length - row);
           const Tensor q_rows = q[t][s].narrow(0, row, rows);
-          const Tensor g_rows = grad[t][s].narrow(0, row, rows), g = g_rows.narrow(1, 0, d);
+          const Tensor g_rows = grad[t][s].narrow(0, row, rows);
           Tensor dq_rows = dq[t][s].narrow(0, row, rows);
           for (int64_t key = 0; key < length; key += kKeys) {
             const Tile tile{row, rows, key, std::min(kKeys, length - key)};
@@ -194,13 +199,15 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> backward(const Tensor& q, const Tenso
             AT_DISPATCH_FLOATING_TYPES(q.scalar_type(), "masked_attention_backward", [&] {
               multiply_backward<scalar_t>(
                   layout, bank[t].const_data_ptr<scalar_t>(), tile, weights.data_ptr<scalar_t>(),
-                  dweights.data_ptr<scalar_t>(), dbank[part][t].data_ptr<scalar_t>());
+                  dweights.data_ptr<scalar_t>(),
+                  grad_total.const_data_ptr<scalar_t>() + (t * samples + s) * length + row,
+                  dbank[part][t].data_ptr<scalar_t>());
             });
             at::addmm_out(dq_rows, dq_rows, dweights, k_tile, key ? 1 : 0);
             Tensor dk_tile = dkeys.narrow(0, key, tile.keys);
             Tensor dv_tile = dvalues.narrow(0, key, tile.keys);
             at::addmm_out(dk_tile, dk_tile, dweights.t(), q_rows);
-            at::addmm_out(dv_tile, dv_tile, weights.t(), g);
+            at::addmm_out(dv_tile, dv_tile, weights.t(), g_rows);
           }
         }
       }
@@ -217,8 +224,8 @@ TORCH_LIBRARY(vit_rpe, m) {
       "explicit_grid(Tensor q, Tensor k, Tensor v, Tensor bank, int prefix, int slices, int places)"
       " -> (Tensor, Tensor, Tensor)");
   m.def(
-      "explicit_grid_backward(Tensor q, Tensor k, Tensor v, Tensor grad, Tensor bank, int prefix,"
-      " int slices, int places) -> (Tensor, Tensor, Tensor, Tensor)");
+      "explicit_grid_backward(Tensor q, Tensor k, Tensor v, Tensor grad, Tensor grad_total,"
+      " Tensor bank, int prefix, int slices, int places) -> (Tensor, Tensor, Tensor, Tensor)");
 }
 
 TORCH_LIBRARY_IMPL(vit_rpe, CPU, m) {

@@ -18,7 +18,6 @@ from math import prod
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
@@ -115,20 +114,20 @@ class _Attention(torch.autograd.Function):
         q, k, v, bank, *quotient = ctx.saved_tensors
         settings: Settings = ctx.settings
         if settings.divide:
-            grad = _grad_of_sums(grad, *quotient)
+            result, denominator = quotient
+            grad = grad / denominator
+            grad_total = -(grad * result).sum(-1, keepdim=True)
+        else:
+            grad, grad_total = grad[..., :-1], grad[..., -1:]
+        grad, grad_total = grad.to(bank.dtype), grad_total.to(bank.dtype).contiguous()
         with torch.enable_grad():
             raw = [x.detach().requires_grad_() for x in (q, k)]
             phi_q, phi_k, values = _mapped(*raw, v, bank.dtype, settings)
         *dphi, dv, dbank = _ops().explicit_grid_backward(
-            phi_q.detach(),
-            phi_k.detach(),
-            F.pad(values, (0, 1), value=1.0),
-            grad.to(bank.dtype).contiguous(),
-            bank,
-            *ctx.shape,
+            phi_q.detach(), phi_k.detach(), values, grad, grad_total, bank, *ctx.shape
         )
         if settings.floor:
-            dv += settings.floor * grad[..., :-1].sum(-2, keepdim=True)
+            dv += settings.floor * grad.sum(-2, keepdim=True)
         dq, dk = torch.autograd.grad((phi_q, phi_k), raw, dphi)
         return dq, dk, dv.to(v.dtype), dbank, None, None
 
@@ -139,13 +138,7 @@ def _mapped(
     """phi(q), phi(k) and v as the kernel takes them."""
     if settings.features is not None:
         q, k = settings.features(q, k)
-    return tuple(x.to(dtype).contiguous() for x in (q, k, v))
-
-
-def _grad_of_sums(grad: Tensor, result: Tensor, denominator: Tensor) -> Tensor:
-    """The gradients of `A v` and of the sums of A's rows, given that of their quotient."""
-    grad = grad / denominator
-    return torch.cat([grad, -(grad * result).sum(-1, keepdim=True)], -1)
+    return tuple(x.to(dtype) for x in (q, k, v))
 
 
 def _tokens_first(x: Tensor) -> Tensor:
