@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from vit_rpe.attention import PathCosts, choose_path
-from vit_rpe.attention.cost import block_rows, path_costs
+from vit_rpe.attention.cost import block_slices, path_costs
 from vit_rpe.masks import Causal, Dense, Exponential, Mask, Ones, Toeplitz
 
 
@@ -46,6 +46,11 @@ def test_values_play_no_part():
 
 
 def test_blocks_stay_within_the_grid():
-    assert block_rows((5, 3), 2, 64, 64) == 5
-    assert block_rows((1,), 1, 16, 16) == 1
-    assert 1 <= block_rows((200, 300), 2, 16, 16) < 20
+    def blocks(*grid: int, terms: int = 1) -> tuple[int, ...]:
+        return block_slices(Exponential(torch.ones(terms), torch.ones(terms), grid), 16, 17)
+
+    assert blocks(5, 3) == () and blocks(1) == ()  # explicit
+    for grid in ((200, 300), (9, 40, 50), (5000,)):
+        assert 1 <= len(blocks(*grid)) <= len(grid)
+        assert all(1 <= b < n for b, n in zip(blocks(*grid), grid, strict=False))
+    assert blocks(5000, terms=4)[0] >= blocks(5000)[0]  # more states, larger blocks

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import ceil, prod, sqrt
+from math import ceil, prod
 from typing import Literal
 
 import torch
@@ -33,6 +33,8 @@ class PathCosts:
 
 
 DEFAULT_COSTS = PathCosts()
+# No machine's constants differ so much from these that a path this many times cheaper would lose.
+_FAR_AHEAD = 5.0
 
 
 def path_costs(
@@ -51,36 +53,58 @@ def path_costs(
 
 
 def choose_path(mask: Mask, lead: int, m: int, d: int, costs: PathCosts = DEFAULT_COSTS) -> Path:
-    """The cheapest path for a mask that wraps no other. A pure function of shapes."""
+    """The cheapest path for a mask that wraps no other. A pure function of shapes and constants."""
     estimates = path_costs(mask, lead, m, d, costs)
     return min(estimates, key=estimates.__getitem__)
 
 
-def block_rows(
-    grid: tuple[int, ...], passes: int, m: int, d: int, costs: PathCosts = DEFAULT_COSTS
-) -> int:
-    """Rows of a block of the scan: they balance the tiles inside blocks with the states between.
-
-    `passes` is the number of states for each block and place: terms times directions.
-    """
-    place = prod(grid[1:])
-    balance = sqrt(passes * m * d * costs.state_entry / (place * costs.tile(m, d)))
-    return min(grid[0], max(round(balance), 1))
+def clear_choice(mask: Mask, lead: int, m: int, d: int) -> Path | None:
+    """The path that is far ahead on any machine, if there is one."""
+    estimates = path_costs(mask, lead, m, d)
+    best = min(estimates, key=estimates.__getitem__)
+    close = [path for path, cost in estimates.items() if cost <= _FAR_AHEAD * estimates[best]]
+    return best if close == [best] else None
 
 
-def scan_passes(mask: Exponential) -> int:
-    """Terms times directions: along a one-sided first axis nothing comes from later blocks."""
-    return mask.terms * (1 if 0 in mask.one_sided else 2)
+def block_slices(
+    mask: Exponential, m: int, d: int, costs: PathCosts = DEFAULT_COSTS
+) -> tuple[int, ...]:
+    """Slices of the scan's blocks along the first axis, then along the next inside a block, and so
+    on: they balance the tiles inside blocks with the states between."""
+    return _best_blocks(mask.grid, mask, m, d, costs, len(mask.grid))[1]
+
+
+def _best_blocks(
+    grid: tuple[int, ...], mask: Exponential, m: int, d: int, costs: PathCosts, axes: int
+) -> tuple[float, tuple[int, ...]]:
+    """The least cost of one head on this grid, whose first `axes` axes have not been cut."""
+    n, place = grid[0], prod(grid[1:])
+    best = (prod(grid) ** 2 * costs.tile(m, d), ())
+    if axes == 0:
+        return best
+    axis = len(mask.grid) - axes
+    passes = mask.terms * (1 if axis in mask.one_sided else 2)
+    for b in _block_sizes(n):
+        blocks = ceil(n / b)
+        inside, deeper = _best_blocks((*grid[1:], b), mask, m, d, costs, axes - 1)
+        state = costs.state_entry + costs.multiply * sum(grid[1:])
+        ends = mask.terms * blocks * b * place * m * d * 4 * costs.multiply
+        cost = blocks * inside + passes * blocks * place * m * d * state + ends
+        best = min(best, (cost, (b, *deeper)))
+    return best
+
+
+def _block_sizes(n: int) -> list[int]:
+    """Sizes worth trying: those that cut n evenly into 2, 3, 4, ... blocks, thinned out."""
+    sizes = {ceil(n / count) for count in range(2, n + 1)}
+    return sorted(size for size in sizes if size <= 64)
 
 
 def _scan_cost(mask: Mask, lead: int, m: int, d: int, costs: PathCosts) -> float:
+    if isinstance(mask, Exponential):
+        one = _best_blocks(mask.grid, mask, m, d, costs, len(mask.grid))[0]
+        return costs.scan_call + lead * one
     if isinstance(mask, Ones):
         return lead * mask.length * m * d * 2 * costs.multiply
-    grid, passes = ((mask.length,), 1)
-    if isinstance(mask, Exponential):
-        grid, passes = mask.grid, scan_passes(mask)
-    place, b = prod(grid[1:]), block_rows(grid, passes, m, d, costs)
-    blocks = ceil(grid[0] / b)
-    inside = blocks * (b * place) ** 2 * costs.tile(m, d)
-    states = passes * blocks * place * m * d if blocks > 1 else 0
-    return costs.scan_call + lead * (inside + states * costs.state_entry)
+    causal = Exponential(torch.zeros(1), torch.ones(1), (mask.length,), one_sided=(0,))
+    return _scan_cost(causal, lead, m, d, costs)

@@ -121,7 +121,7 @@ class _Attention(torch.autograd.Function):
             grad, grad_total = grad[..., :-1], grad[..., -1:]
         grad, grad_total = grad.to(bank.dtype), grad_total.to(bank.dtype).contiguous()
         with torch.enable_grad():
-            raw = [x.detach().requires_grad_() for x in (q, k)]
+            raw = q.detach().requires_grad_(), k.detach().requires_grad_()
             phi_q, phi_k, values = _mapped(*raw, v, bank.dtype, settings)
         *dphi, dv, dbank = _ops().explicit_grid_backward(
             phi_q.detach(), phi_k.detach(), values, grad, grad_total, bank, *ctx.shape

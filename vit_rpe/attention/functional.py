@@ -22,8 +22,10 @@ from vit_rpe.masks.compose import stack_rows, total
 from . import explicit as _explicit
 from . import product as _product
 from . import scan as _scan
-from .cost import SCANNABLE, Path, choose_path
+from .calibrate import device_costs
+from .cost import DEFAULT_COSTS, SCANNABLE, Path, choose_path, clear_choice
 from .explicit_grid import Settings, explicit_grid, fits
+from .flex import flex_attention, flex_fits
 from .reference import safe_denominator
 
 PATHS = ("auto", "explicit", "product", "scan")
@@ -86,7 +88,7 @@ class _Call:
         """The attention itself, (..., L, D) in v's dtype."""
         if isinstance(mask, BlockDiagonal) and not self.floor:
             parts = zip(*(x.split(mask.lengths, -2) for x in (q, k, v)), mask.masks, strict=True)
-            return stack_rows([self.attend(*part, features) for part in parts])
+            return stack_rows([self.attend(a, b, c, part, features) for a, b, c, part in parts])
         if self._in_one_pass(q, k, v, mask, features):
             settings = Settings(self.nonnegative, features, self.floor)
             with _full_precision(q):
@@ -95,6 +97,9 @@ class _Call:
             q, k = features(q, k)
         if isinstance(mask, Scaled) and not self.floor:
             return self.attend(*_weighed(q, k, v, mask), mask.inner)
+        if self.path in ("auto", "explicit") and not (self.floor or self.dropout or self.budget):
+            if flex_fits(mask, self.nonnegative, q, k, v):
+                return flex_attention(q, k, v.to(q.dtype), mask).to(v.dtype)
         dtype, common = v.dtype, _common_dtype(q, k, v)
         q, k, v = q.to(common), k.to(common), v.to(common)
         v = F.pad(v, (0, 1), value=1.0)  # one more column: the normaliser
@@ -181,7 +186,19 @@ class _Call:
             return self.path
         # an export's batch may be symbolic, and nothing may depend on it
         lead = q.shape[1:-2] if torch.compiler.is_exporting() else q.shape[:-2]
-        return choose_path(mask, prod(lead), m, d)
+        return best_path(mask, prod(lead), m, d, q.device)
+
+
+def best_path(mask: Mask, lead: int, m: int, d: int, device: torch.device) -> Path:
+    """The path that `auto` takes for `lead` heads in all, m features and d columns of values.
+
+    Where it is close, the constants of the device decide; nothing is measured in traced code.
+    """
+    path = clear_choice(mask, lead, m, d)
+    if path is None:
+        costs = DEFAULT_COSTS if torch.compiler.is_compiling() else device_costs(device)
+        path = choose_path(mask, lead, m, d, costs)
+    return path
 
 
 def _weighed(q: Tensor, k: Tensor, v: Tensor, mask: Scaled) -> tuple[Tensor, Tensor, Tensor]:

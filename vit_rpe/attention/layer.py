@@ -17,7 +17,7 @@ from torch import Tensor
 from vit_rpe.features import FeatureMap, ReLUFeatures
 from vit_rpe.masks import BlockDiagonal, Bordered, Causal, Mask, Ones, Scaled
 
-from .functional import PATHS, PathName, masked_linear_attention
+from .functional import PATHS, PathName, best_path, masked_linear_attention
 
 
 class MaskedAttention(Attention):
@@ -131,6 +131,14 @@ class MaskedLinearAttention(MaskedAttention):
         self.features = ReLUFeatures() if features is None else features
         self.path: PathName = path
         self.floor = floor
+
+    def fix_path(self, num_tokens: int, device: torch.device) -> None:
+        """Choose a path once, from the shapes: traces, processes and resumed runs then agree."""
+        if self.path == "auto":
+            mask = self.mask(num_tokens, device)
+            inner = mask.inner if isinstance(mask, Bordered) else mask
+            m = self.features.num_features(self.head_dim)
+            self.path = best_path(inner, self.num_heads, m, self.head_dim + 1, device)
 
     def attend(
         self, q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None, is_causal: bool

@@ -52,10 +52,11 @@ def product(q: Tensor, k: Tensor, v: Tensor, mask: Mask, budget: int) -> tuple[T
 
 
 def algorithm_1(q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> Tensor:
-    """sum_j M[i, j] (q_i . k_j) v_j, by products with M alone."""
-    kv = torch.einsum("...lm,...ld->...lmd", k, v)  # 1. vec(phi(k_i) v_i^T)
-    kv = mask.matmul(kv.flatten(-2)).unflatten(-1, kv.shape[-2:])  # 2. FastMult_M
-    return torch.einsum("...lm,...lmd->...ld", q, kv)  # 3. read with phi(q_i)
+    """sum_j M[i, j] (q_i . k_j) v_j, by products with M alone; columns are stored one by one."""
+    kv = k.mT[..., :, None, :] * v.mT[..., None, :, :]  # 1. vec(phi(k_i) v_i^T): (..., M, D, L)
+    product = mask.matmul(kv.flatten(-3, -2).mT)  # 2. FastMult_M
+    kv = product.mT.unflatten(-2, kv.shape[-3:-1])
+    return (q.mT[..., :, None, :] * kv).sum(-3).mT  # 3. read with phi(q_i)
 
 
 @torch.no_grad()

@@ -1,9 +1,11 @@
 """The scan path: linear time for masks whose far field is a small state.
 
-Inside a block of grid rows attention is explicit. What a block takes from all earlier ones, and
-from all later ones, is one M x D matrix per place of a row: it decays along the first axis from
-block to block, is spread along the other axes once per block, and is read by every row of the
-block.
+Inside a block of slices of the grid attention is explicit, or, if that would still be long, scanned
+along the next axis. What a block takes from all earlier ones, and from all later ones, is one M x D
+matrix per place of a slice: it decays along the first axis from block to block, is spread along the
+other axes once per block, and is read by every slice of the block.
+
+Shapes: L tokens, M features, D value channels; n slices of P places; blocks of b slices.
 """
 
 from __future__ import annotations
@@ -17,14 +19,17 @@ from torch import Tensor
 from vit_rpe.masks import Exponential, Mask, Ones
 from vit_rpe.masks.exponential import before, decay, spread
 
-from .cost import block_rows, scan_passes
+from .cost import block_slices
 from .explicit import default_budget, explicit
 from .explicit_grid import Settings, explicit_grid, fits
 from .product import absolute_bound
 from .recompute import recomputed
 
 DEFAULT_BUDGET = 256 << 20
+# Tensors of the size of all states, at worst (in the backward pass).
 _LIVE = 8
+# Up to so many blocks are carried by one matrix.
+_FEW_BLOCKS = 128
 
 
 def scan(
@@ -36,9 +41,9 @@ def scan(
     if isinstance(mask, Ones):
         sums = q @ (k.mT @ v)
     else:
-        sums = _sweep(
-            q, k, v, mask if isinstance(mask, Exponential) else _as_exponential(mask, q), budget
-        )
+        mask = mask if isinstance(mask, Exponential) else _as_exponential(mask, q)
+        blocks = block_slices(mask, k.shape[-1], v.shape[-1])
+        sums = _sweep(q, k, v, mask, blocks, budget)
     absolute = sums[..., -1:].detach().abs() if nonnegative else absolute_bound(q, k, mask)
     return sums, absolute
 
@@ -48,62 +53,96 @@ def _as_exponential(mask: Mask, like: Tensor) -> Exponential:
     return Exponential(like.new_zeros(1), like.new_ones(1), (mask.length,), one_sided=(0,))
 
 
-def _sweep(q: Tensor, k: Tensor, v: Tensor, mask: Exponential, budget: int) -> Tensor:
-    """The blocks: b rows of the first axis each, padded with empty rows to a whole number."""
-    n, place = mask.grid[0], prod(mask.grid[1:])
-    b = block_rows(mask.grid, scan_passes(mask), k.shape[-1], v.shape[-1])
-    pad = (-n % b) * place
-    q, k, v = (F.pad(x, (0, 0, 0, pad)).unflatten(-2, (-1, b * place)) for x in (q, k, v))
-    inner = Exponential(
-        mask.rates[..., None, :, :], mask.weights[..., None, :], (b, *mask.grid[1:]), mask.one_sided
+def _sweep(
+    q: Tensor, k: Tensor, v: Tensor, mask: Exponential, blocks: tuple[int, ...], budget: int
+) -> Tensor:
+    """`A v` in blocks of `blocks[0]` slices, each again in blocks along the next axis.
+
+    v ends in a column of ones.
+    """
+    if not blocks:
+        return _explicit(q, k, v, mask, budget)
+    b, place = blocks[0], prod(mask.grid[1:])
+    pad = (-mask.grid[0] % b) * place  # with slices that nobody sees
+    # (..., blocks, P, b, C): in a block the first axis comes last, so that the next one is first
+    q, k, v = (
+        F.pad(x, (0, 0, 0, pad)).unflatten(-2, (-1, b, place)).transpose(-3, -2).contiguous()
+        for x in (q, k, v)
     )
-    if fits(inner, q, q.dtype):
+    q_in, k_in, v_in = (x.flatten(-3, -2) for x in (q, k, v))
+    near = _sweep(q_in, k_in, v_in, _inside_a_block(mask, b), blocks[1:], budget)
+    step = v.shape[-1]
+    if not torch.compiler.is_exporting():  # the batch may be symbolic there
+        states = prod(q.shape[:-2]) * 2 * k.shape[-1]
+        step = min(max(1, budget // (states * q.element_size() * _LIVE)), step)
+    far = [
+        recomputed(_from_other_blocks, q, k, v[..., i : i + step], mask)
+        for i in range(0, v.shape[-1], step)
+    ]
+    total = near.unflatten(-2, (place, b)) + (far[0] if len(far) == 1 else torch.cat(far, -1))
+    return total.transpose(-3, -2).flatten(-4, -2)[..., : mask.length, :]
+
+
+def _explicit(q: Tensor, k: Tensor, v: Tensor, mask: Exponential, budget: int) -> Tensor:
+    if fits(mask, q, q.dtype):
         settings = Settings(nonnegative=True, divide=False)
-        within = explicit_grid(q, k, v[..., :-1], inner, q.dtype, settings)
-    else:
-        within, _ = explicit(q, k, v, inner, min(budget, default_budget(q)), nonnegative=True)
-    if b < n:
-        states = max(1, prod(q.shape[:-2])) * place * k.shape[-1] * scan_passes(mask)
-        step = v.shape[-1]
-        if not torch.compiler.is_exporting():  # the batch may be symbolic there
-            step = min(max(1, budget // (states * q.element_size() * _LIVE)), step)
-        q, k, v = (x.unflatten(-2, (b, place)) for x in (q, k, v))
-        parts = [
-            recomputed(_from_other_blocks, q, k, v[..., i : i + step], mask)
-            for i in range(0, v.shape[-1], step)
-        ]
-        within = within + torch.cat(parts, -1).flatten(-3, -2)
-    return within.flatten(-3, -2)[..., : mask.length, :]
+        return explicit_grid(q, k, v[..., :-1], mask, q.dtype, settings)
+    return explicit(q, k, v, mask, min(budget, default_budget(q)), nonnegative=True)[0]
+
+
+def _inside_a_block(mask: Exponential, b: int) -> Exponential:
+    """The mask of b slices, their axis moved to the end; one more leading dim, for the blocks."""
+    last = len(mask.grid) - 1
+    return Exponential(
+        mask.rates.roll(-1, -1)[..., None, :, :],
+        mask.weights[..., None, :],
+        (*mask.grid[1:], b),
+        [axis - 1 if axis else last for axis in mask.one_sided],
+    )
 
 
 def _from_other_blocks(q: Tensor, k: Tensor, v: Tensor, mask: Exponential) -> Tensor:
-    """What each query takes from the other blocks. q, k (..., blocks, b, place, M), v (..., D)."""
-    total = None
-    for term in range(mask.terms):
-        rates, weight = mask.rates[..., term, :].to(q.dtype), mask.weights[..., term].to(q.dtype)
-        part = _from_earlier_blocks(q, k, v, rates, mask)
-        if 0 not in mask.one_sided:
-            q_back, k_back, v_back = (x.flip(-4, -3) for x in (q, k, v))
-            part = part + _from_earlier_blocks(q_back, k_back, v_back, rates, mask).flip(-4, -3)
-        part = weight[..., None, None, None, None] * part
-        total = part if total is None else total + part
-    assert total is not None
-    return total
+    """What each query takes from the other blocks: (..., blocks, P, b, D)."""
+    parts = [
+        _from_one_term(q, k, v, mask.rates[..., i, :].to(q.dtype), mask.weights[..., i], mask)
+        for i in range(mask.terms)
+    ]
+    return sum(parts[1:], parts[0])
 
 
-def _from_earlier_blocks(
-    q: Tensor, k: Tensor, v: Tensor, rates: Tensor, mask: Exponential
+def _from_one_term(
+    q: Tensor, k: Tensor, v: Tensor, rates: Tensor, weight: Tensor, mask: Exponential
 ) -> Tensor:
-    b, place = q.shape[-3:-1]
-    row = torch.arange(b, device=q.device)
-    rate = rates[..., 0, None]
-    to_end = (-rate * (b - 1 - row)).exp()[..., None, :, None, None]
-    from_end = (-rate * (row + 1)).exp()[..., None, :, None, None]
-    sent = torch.einsum("...ipm,...ipd->...pmd", k * to_end, v)
-    shape = sent.shape[-3:]
-    state = before(decay(sent.flatten(-3), b * rates[..., 0], one_sided=True))
-    if place > 1:
-        others = tuple(axis - 1 for axis in mask.one_sided if axis > 0)
-        state = state.unflatten(-1, (place, -1))
-        state = spread(state, rates[..., None, 1:], mask.grid[1:], others).flatten(-2)
-    return torch.einsum("...ipm,...pmd->...ipd", q * from_end, state.unflatten(-1, shape))
+    """A dim before the blocks, W ways: from earlier blocks, and from later ones."""
+    b, rate = q.shape[-2], rates[..., 0]
+    row = torch.arange(b, device=q.device, dtype=q.dtype)
+    sent, read = torch.stack([b - 1 - row, row]), torch.stack([row + 1, b - row])  # distances
+    if 0 in mask.one_sided:
+        sent, read = sent[:1], read[:1]
+
+    def weighed(x: Tensor, distance: Tensor) -> Tensor:
+        factor = (-rate[..., None, None] * distance).exp()
+        return x.unsqueeze(-5) * factor[..., None, None, :, None]
+
+    state = weighed(k, sent).mT @ v.unsqueeze(-5)  # (..., W, blocks, P, M, D)
+    shape = state.shape[-2:]
+    state = _carried(state.flatten(-3), b * rate).unflatten(-1, (q.shape[-3], -1))
+    if len(mask.grid) > 1:
+        others = [axis - 1 for axis in mask.one_sided if axis]
+        state = spread(state, rates[..., None, None, 1:], mask.grid[1:], others)
+    q = q * weight[..., None, None, None, None].to(q.dtype)
+    return (weighed(q, read) @ state.unflatten(-1, shape)).sum(-5)
+
+
+def _carried(state: Tensor, rate: Tensor) -> Tensor:
+    """Sums over earlier and over later blocks, exp(-rate * blocks between): (..., W, blocks, C)."""
+    ways, count = state.shape[-3:-1]
+    if count > _FEW_BLOCKS:
+        earlier = before(decay(state[..., :1, :, :], rate[..., None], one_sided=True))
+        later = before(decay(state[..., 1:, :, :].flip(-2), rate[..., None], one_sided=True))
+        return torch.cat([earlier, later.flip(-2)], -3)
+    block = torch.arange(count, device=state.device)
+    between = block[:, None] - block - 1
+    between = torch.stack([between, between.mT])[:ways]
+    kernel = (-rate[..., None, None, None] * between.clamp(min=0)).exp()
+    return kernel.masked_fill(between < 0, 0.0) @ state

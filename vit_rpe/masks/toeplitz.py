@@ -8,6 +8,7 @@ from functools import cached_property
 from math import log2, prod, sqrt
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from .base import Mask, as_grid, check_columns, check_rows, grid_coordinates
@@ -30,12 +31,16 @@ class Toeplitz(Mask):
 
     for tokens at grid places i and j, in row-major order. `offsets` is (..., 2 n_1 - 1, ..., 2 n_d
     - 1). The product is a convolution: O(L log L) a column, by FFTs that are pruned axis by axis.
+
+    `symmetric` is a promise that an offset and its opposite have the same weight: the spectrum of
+    the table is then real, which saves half of its room and of its products.
     """
 
     tensor_names = ("offsets",)
 
-    def __init__(self, offsets: Tensor, grid: Sequence[int]):
+    def __init__(self, offsets: Tensor, grid: Sequence[int], symmetric: bool = False):
         self.grid = as_grid(grid)
+        self.symmetric = symmetric
         sides = tuple(2 * n - 1 for n in self.grid)
         if tuple(offsets.shape[-len(sides) :]) != sides:
             raise ValueError(
@@ -63,7 +68,8 @@ class Toeplitz(Mask):
         return mask
 
     def _transform(self, dtype: torch.dtype) -> Tensor:
-        return _transform(self.offsets.to(dtype), self.grid)
+        spectrum = _transform(self.offsets.to(dtype), self.grid)
+        return spectrum.real if self.symmetric else spectrum
 
     def dense(self) -> Tensor:
         place = grid_coordinates(self.grid, self.offsets.device)
@@ -134,17 +140,19 @@ def covering_spans(grid: tuple[int, ...], start: int, stop: int) -> list[tuple[i
 
 
 def _transform(offsets: Tensor, grid: tuple[int, ...]) -> Tensor:
-    """The spectrum of a table, (..., s_1, ..., s_d / 2 + 1)."""
-    d = len(grid)
+    """The spectrum of a table, (..., s_1, ..., s_d / 2 + 1), offset zero at the origin."""
+    axes = [axis - len(grid) for axis in range(len(grid))]
     sizes = [fast_size(2 * n - 1) for n in grid]
-    return torch.fft.rfftn(offsets, s=sizes, dim=[axis - d for axis in range(d)])
+    padding = [size - 2 * n + 1 for n, size in zip(grid, sizes, strict=True)]
+    offsets = F.pad(offsets, [side for pad in reversed(padding) for side in (0, pad)])
+    return torch.fft.rfftn(offsets.roll([1 - n for n in grid], axes), dim=axes)
 
 
 def _convolve(table: Tensor, x: Tensor, grid: tuple[int, ...]) -> Tensor:
     """sum_j offsets[i - j + n - 1] x[j], by the spectrum of the table: (..., L, C) -> (..., L, C).
 
     Each axis is transformed only over the places of the others that are not padding, and is cropped
-    as soon as it has been transformed back.
+    as soon as it has been transformed back. Columns that are neighbours in memory are not copied.
     """
     d = len(grid)
     sizes = [fast_size(2 * n - 1) for n in grid]
@@ -153,12 +161,18 @@ def _convolve(table: Tensor, x: Tensor, grid: tuple[int, ...]) -> Tensor:
     spectrum = torch.fft.rfft(columns_first, n=sizes[-1], dim=-1)
     for axis in reversed(axes[:-1]):
         spectrum = torch.fft.fft(spectrum, n=sizes[axis], dim=axis)
-    spectrum = spectrum * table.unsqueeze(-d - 1)
-    # entry i of the result stands at i + n - 1; what wraps around falls on places before that
+    spectrum = _times(spectrum, table.unsqueeze(-d - 1))
     for axis in axes[:-1]:
-        spectrum = torch.fft.ifft(spectrum, dim=axis).narrow(axis, grid[axis] - 1, grid[axis])
-    result = torch.fft.irfft(spectrum, n=sizes[-1], dim=-1).narrow(-1, grid[-1] - 1, grid[-1])
+        spectrum = torch.fft.ifft(spectrum, dim=axis).narrow(axis, 0, grid[axis])
+    result = torch.fft.irfft(spectrum, n=sizes[-1], dim=-1).narrow(-1, 0, grid[-1])
     return result.flatten(-d).mT
+
+
+def _times(spectrum: Tensor, table: Tensor) -> Tensor:
+    """A product of spectra; torch would first make a real one complex."""
+    if table.is_complex():
+        return spectrum * table
+    return torch.view_as_complex(torch.view_as_real(spectrum) * table[..., None])
 
 
 def _transform_sizes(grid: tuple[int, ...]) -> list[tuple[int, int]]:

@@ -197,7 +197,8 @@ class PerformerViT(MaskedViT):
         feature_map: relu | elu | square | favor | favor_hyperbolic.
         num_features: of the random feature maps; the head dimension by default.
         unit_norm: queries and keys of length 1.
-        path: auto | explicit | product | scan.
+        path: auto | explicit | product | scan. `auto` is settled when the model is built, and again
+            when it takes another size; the attribute `path` then names the path.
         options: as in `MaskedViT`.
     """
 
@@ -223,6 +224,27 @@ class PerformerViT(MaskedViT):
             attn.features = self._features(
                 feature_map, attn.head_dim, num_features, unit_norm, options.get("device")
             )
+        self._wanted_path = path
+        self._fix_path()
+
+    @property
+    def path(self) -> str:
+        """The path of every attention layer."""
+        return self._attentions()[0].path
+
+    def set_input_size(self, *args: Any, **options: Any) -> None:
+        super().set_input_size(*args, **options)
+        self._fix_path()
+
+    def _fix_path(self) -> None:
+        tokens = self.num_prefix_tokens + self.patch_embed.num_patches
+        device = self.patch_embed.proj.weight.device
+        for attn in self._attentions():
+            attn.path = self._wanted_path
+        first, *others = self._attentions()
+        first.fix_path(tokens, device)
+        for attn in others:
+            attn.path = first.path
 
     def _features(self, name: str, head_dim: int, *options: Any) -> FeatureMap:
         return make_features(name, head_dim, *options)

@@ -45,7 +45,8 @@ class DistanceRPE(GridRPE):
         grid = self._grid(grid)
         weight = self._weight(resample(self.table, _distances(grid)))
         offsets = weight[:, grid_distance(grid, weight.device)]
-        return Toeplitz(hide_later(offsets, grid, self.one_sided), grid)
+        offsets = hide_later(offsets, grid, self.one_sided)
+        return Toeplitz(offsets, grid, symmetric=not self.one_sided)
 
     def resize(self, grid: Sequence[int]) -> None:
         grid = self._grid(grid)

@@ -1,0 +1,161 @@
+"""The constants of the cost model on this machine: measured once, in about a second, and kept.
+
+    python -m vit_rpe.attention.calibrate          measure now, write the file, print the constants
+
+`VIT_RPE_PATH_COSTS` names another file, or says `default` for the constants in `cost.py`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import asdict, fields, replace
+from functools import cache
+from pathlib import Path as File
+from statistics import median
+from time import perf_counter
+
+import torch
+
+from vit_rpe.masks import Exponential, Mask, Toeplitz
+
+from .cost import DEFAULT_COSTS, Path, PathCosts, path_costs
+
+SETTING = "VIT_RPE_PATH_COSTS"
+
+
+def device_costs(device: torch.device) -> PathCosts:
+    """The constants for a device: from the file if they are there, otherwise measured."""
+    if device.type == "meta" or os.environ.get(SETTING) == "default":
+        return DEFAULT_COSTS
+    return _device_costs(device.type, _name(device))
+
+
+@cache
+def _device_costs(device: str, name: str) -> PathCosts:
+    file = costs_file()
+    known = _read(file)
+    if name not in known:
+        known[name] = asdict(measure(torch.device(device)))
+        _write(file, known)
+    return PathCosts(**known[name])
+
+
+def costs_file() -> File:
+    setting = os.environ.get(SETTING)
+    if setting:
+        return File(setting)
+    cache_home = os.environ.get("XDG_CACHE_HOME") or File.home() / ".cache"
+    return File(cache_home) / "vit_rpe" / "path_costs.json"
+
+
+def measure(device: torch.device) -> PathCosts:
+    """The default constants, each path's scaled to what it takes here: a call, and its work."""
+    costs = DEFAULT_COSTS
+    tiny, image = (2, 2), (28, 28)
+    explicit_call = _nanoseconds("explicit", _toeplitz(tiny, device), 4, 8)
+    scan_call = _nanoseconds("scan", _exponential((8, 8), device), 1, 8)
+    explicit = _scale("explicit", _toeplitz(image, device), 4, 64, explicit_call)
+    costs = replace(
+        costs,
+        call=explicit_call,
+        multiply=costs.multiply * explicit,
+        tile_entry=costs.tile_entry * explicit,
+    )
+    product = _scale("product", _toeplitz(image, device), 1, 16, explicit_call)
+    scan = _scale("scan", _exponential((56, 56), device), 1, 32, scan_call)
+    return replace(
+        costs,
+        scan_call=scan_call,
+        column_entry=costs.column_entry * product,
+        product_work=costs.product_work * product,
+        state_entry=costs.state_entry * scan,
+    )
+
+
+def _scale(path: Path, mask: Mask, heads: int, width: int, call: float) -> float:
+    """Measured work over estimated work, beyond what a call costs in itself."""
+    idle = replace(DEFAULT_COSTS, call=0.0, scan_call=0.0)
+    estimate = path_costs(mask, heads, width, width + 1, idle)[path]
+    return max(_nanoseconds(path, mask, heads, width) - call, 0.1 * call) / estimate
+
+
+def _nanoseconds(path: Path, mask: Mask, heads: int, width: int) -> float:
+    """A forward and backward pass: the median of a few."""
+    from .functional import masked_linear_attention  # which chooses by these constants
+
+    device = next(iter(mask.tensors().values())).device
+    q, k, v = (torch.rand(heads, mask.length, width, device=device) for _ in range(3))
+    leaves = [x.requires_grad_() for x in (q, k, v)]
+
+    def once() -> None:
+        out = masked_linear_attention(q, k, v, mask, path=path, nonnegative=True)
+        torch.autograd.grad(out.sum(), leaves)
+
+    with torch.enable_grad():
+        return 1e9 * _median_seconds(once, device)
+
+
+def _median_seconds(call: Callable[[], None], device: torch.device, repeats: int = 5) -> float:
+    times = []
+    for _ in range(repeats + 1):  # the first warms up
+        start = perf_counter()
+        call()
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        times.append(perf_counter() - start)
+    return median(times[1:])
+
+
+def _toeplitz(grid: tuple[int, ...], device: torch.device) -> Toeplitz:
+    return Toeplitz(torch.ones([2 * n - 1 for n in grid], device=device), grid)
+
+
+def _exponential(grid: tuple[int, ...], device: torch.device) -> Exponential:
+    rates = torch.full((1,), 0.1, device=device)
+    return Exponential(rates, torch.ones_like(rates), grid)
+
+
+def _name(device: torch.device) -> str:
+    if device.type == "cuda":
+        return f"{torch.cuda.get_device_name(device)}, torch {torch.__version__}"
+    capability = torch.backends.cpu.get_cpu_capability()
+    return (
+        f"{device.type} {capability}, {torch.get_num_threads()} threads, torch {torch.__version__}"
+    )
+
+
+def _read(file: File) -> dict[str, dict[str, float]]:
+    """What a file knows; one that cannot be read, or is of another version, knows nothing."""
+    names = {field.name for field in fields(PathCosts)}
+    try:
+        known = json.loads(file.read_text())
+        return {k: v for k, v in known.items() if set(v) == names}
+    except (OSError, ValueError, AttributeError, TypeError):
+        return {}
+
+
+def _write(file: File, known: dict[str, dict[str, float]]) -> None:
+    """In one move, for several processes may write. A home that is read-only stops nobody."""
+    draft = file.with_name(f"{file.name}.{os.getpid()}")
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        draft.write_text(json.dumps(known, indent=1) + "\n")
+        draft.replace(file)
+    except OSError:
+        draft.unlink(missing_ok=True)
+
+
+def main() -> None:
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    costs = measure(device)
+    _write(costs_file(), {**_read(costs_file()), _name(device): asdict(costs)})
+    print(f"{_name(device)}: written to {costs_file()}")
+    for name, value in asdict(costs).items():
+        print(f"  {name:14} {value:.4g} ns")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
