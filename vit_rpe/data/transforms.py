@@ -1,0 +1,112 @@
+"""From an image to a tensor, by timm.data and torchvision; the draws are seeded by the reader."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+from inspect import signature
+from itertools import chain
+from typing import Any
+
+from PIL import Image
+from timm.data import auto_augment
+from timm.data.constants import IMAGENET_DEFAULT_MEAN
+from timm.data.transforms_factory import create_transform
+from torch import Tensor
+from torchvision import transforms
+
+TRIVIAL = "trivial"  # torchvision's TrivialAugmentWide, beside the names that timm knows
+_FIXED = {"input_size", "is_training", "separate", "use_prefetcher", "normalize"}
+OPTIONS = frozenset(signature(create_transform).parameters) - _FIXED
+
+Apply = Callable[[Any], Tensor]
+
+
+@dataclass(frozen=True)
+class Resolution:
+    """The side of the images by epoch: from `first` to `last` over some epochs, then `last`.
+
+    Sides are multiples of `multiple`, the size of a patch.
+    """
+
+    last: int
+    first: int | None = None
+    epochs: int = 0
+    multiple: int = 16
+
+    def __post_init__(self) -> None:
+        for side in (self.last, self.first or self.last):
+            if side <= 0 or (self.epochs and side % self.multiple):
+                raise ValueError(f"sides are positive multiples of {self.multiple}, got {side}")
+
+    def __call__(self, epoch: int) -> int:
+        if self.first is None or epoch >= self.epochs - 1:
+            return self.last
+        grown = self.first + (self.last - self.first) * epoch / (self.epochs - 1)
+        return int(grown / self.multiple + 0.5) * self.multiple
+
+
+@dataclass(frozen=True)
+class ImageTransform:
+    """timm's transform of images, by its own names of options, at the resolution of each epoch.
+
+    `auto_augment` is a RandAugment ("rand-m9-mstd0.5-inc1"), AutoAugment ("original", "v0"),
+    3-Augment ("3a") or AugMix policy of timm's, or "trivial". `options` are the other arguments of
+    timm.data.create_transform: scale, ratio, hflip, color_jitter, re_prob, mean, std, crop_pct, ...
+    """
+
+    size: int | Resolution
+    training: bool = False
+    options: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        unknown = sorted(set(self.options) - OPTIONS)
+        if unknown:
+            raise ValueError(f"no option {unknown[0]!r}; there are {', '.join(sorted(OPTIONS))}")
+        self(0)  # a wrong value is an error now, not in a worker
+
+    def __call__(self, epoch: int) -> Apply:
+        return self._at(self._side(epoch))
+
+    def shape(self, epoch: int) -> tuple[int, int, int]:
+        mean = self.options.get("mean", IMAGENET_DEFAULT_MEAN)
+        return len(mean), self._side(epoch), self._side(epoch)
+
+    def _side(self, epoch: int) -> int:
+        return self.size if isinstance(self.size, int) else self.size(epoch)
+
+    @cached_property
+    def _at(self) -> Callable[[int], Apply]:
+        return lru_cache(maxsize=2)(self._make)
+
+    def _make(self, side: int) -> Apply:
+        options: dict[str, Any] = {**self.options, "is_training": self.training}
+        trivial = options.get("auto_augment") == TRIVIAL
+        if trivial:
+            # it stands where timm has its policies, which put colour jitter out of use
+            options.update(auto_augment=None, color_jitter=None)
+        if not (trivial and self.training):
+            return _mended(create_transform(side, **options))
+        first, second, last = create_transform(side, separate=True, **options)  # pyright: ignore
+        return transforms.Compose([first, transforms.TrivialAugmentWide(), second, last])
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"size": self.size, "training": self.training, "options": self.options}
+
+
+def _mended(transform: Any) -> Apply:
+    """timm's transform with a posterize that keeps 0 bits, as its policies ask for at times."""
+    for step in transform.transforms:
+        policy = getattr(step, "policy", None) or [getattr(step, "ops", [])]
+        for op in chain.from_iterable(policy):
+            if op.aug_fn is auto_augment.posterize:
+                op.aug_fn = _posterize
+    return transform
+
+
+def _posterize(image: Image.Image, bits_to_keep: int, **options: Any) -> Image.Image:
+    """Nothing is left of an image that keeps no bits; Pillow 13 would raise an error."""
+    if bits_to_keep < 1:
+        return Image.new(image.mode, image.size)
+    return auto_augment.posterize(image, bits_to_keep, **options)
