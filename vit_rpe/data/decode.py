@@ -27,7 +27,8 @@ class ImageDecoder:
             width, height = image.size
             if width * height > self.max_pixels:
                 raise BadData(f"decompression bomb: {width} x {height} > {self.max_pixels} pixels")
-            return image.convert(self.mode)
+            image.load()
+            return image if image.mode == self.mode else image.convert(self.mode)
         except BadData:
             raise
         except Image.UnidentifiedImageError:

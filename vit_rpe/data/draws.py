@@ -23,8 +23,9 @@ class Purpose(IntEnum):
     SHARDS = 0
     WINDOW = 1
     SAMPLE = 2
-    MIXING = 3
-    MAKER = 4
+    ERASING = 3
+    MIXING = 4
+    MAKER = 5
 
 
 def shuffled(n: int, purpose: Purpose, *key: int) -> NDArray[np.int64]:

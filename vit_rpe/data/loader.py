@@ -25,9 +25,10 @@ class Loader:
         for batch in loader.batches(start=step, stop=total):     # over the ends of epochs
         for batch in loader.epoch(0):                            # one epoch: evaluation
 
-    Neither the number of workers nor the place where one starts changes a batch. Never give it to
-    `accelerator.prepare`, which would deal out to the ranks what is already dealt out. `bad` takes
-    note of bad samples and stops when there are too many; by default 0.1 % of the set are.
+    Images and labels are on `device`. Neither the number of workers nor the place where one starts
+    changes a batch. Never give it to `accelerator.prepare`, which would deal out to the ranks what
+    is already dealt out. `bad` takes note of bad samples and stops when there are too many; by
+    default 0.1 % of the set are.
     """
 
     shards: Shards
@@ -40,6 +41,7 @@ class Loader:
     decode: Decoder = field(default_factory=ImageDecoder)
     bad: BadSamples | None = None
     prefetch: int = 2
+    device: torch.device | str = "cpu"
     pin_memory: bool = False
     timeout: float = PATIENCE
 
@@ -74,7 +76,7 @@ class Loader:
             raise ValueError(f"steps go from start >= 0 to stop >= start, got {start} to {stop}")
         for batch in self._loader(replace(self._reader, start=start, stop=stop)):
             self.bad.add(batch.bad)
-            yield batch
+            yield self._reader.finish(batch, torch.device(self.device))
 
     def _loader(self, reader: BatchReader) -> DataLoader[Batch]:
         return DataLoader(

@@ -56,10 +56,16 @@ class Batch(NamedTuple):
 
 
 class Transform(Protocol):
-    """Makes, for an epoch, the function from a decoded sample to a tensor of this shape."""
+    """What becomes of decoded samples.
+
+    Called with an epoch, it makes the function from a sample to a tensor of bytes of this shape,
+    for the workers. `finish` is for whole batches, on the device of the model; where it draws, each
+    sample has its key of random draws.
+    """
 
     def __call__(self, epoch: int) -> Callable[[Any], Tensor]: ...
     def shape(self, epoch: int) -> tuple[int, ...]: ...
+    def finish(self, images: Tensor, draws: Sequence[tuple[int, ...]]) -> Tensor: ...
 
 
 @dataclass
@@ -143,6 +149,18 @@ class BatchReader(IterableDataset[Batch]):
             ]
         return self._collate(epoch, step, entries, places)
 
+    def finish(self, batch: Batch, device: torch.device) -> Batch:
+        """What is left to do for a batch in the process of the model, on its device."""
+        seeds = [self.plan.seed] * len(batch.sample), [batch.epoch] * len(batch.sample)
+        draws = list(
+            zip(*seeds, batch.sample.clamp(min=0).tolist(), batch.copy.tolist(), strict=True)
+        )
+        images = self.transform.finish(batch.images.to(device, non_blocking=True), draws)
+        if not batch.valid.all():
+            images[~batch.valid.to(device)] = 0
+        labels = batch.labels.to(device, non_blocking=True)
+        return batch._replace(images=images, labels=labels)
+
     def _samples(self, numbers: NDArray[np.int64]) -> Iterator[Sample | BadSample | None]:
         found = iter(self._reader.read(numbers[numbers != PADDING]))
         return (None if number == PADDING else next(found) for number in numbers.tolist())
@@ -166,7 +184,7 @@ class BatchReader(IterableDataset[Batch]):
         samples, images = zip(*places, strict=True)
         labels = [sample.label if isinstance(sample, Sample) else IGNORED for sample in samples]
         if any(image is None for image in images):
-            blank = torch.zeros(self.transform.shape(epoch))
+            blank = torch.zeros(self.transform.shape(epoch), dtype=torch.uint8)
             images = [blank if image is None else image for image in images]
         return Batch(
             epoch=epoch,

@@ -2,23 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from inspect import signature
 from itertools import chain
 from typing import Any
 
+import torch
 from PIL import Image
 from timm.data import auto_augment
-from timm.data.constants import IMAGENET_DEFAULT_MEAN
+from timm.data.constants import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
+from timm.data.random_erasing import RandomErasing
 from timm.data.transforms_factory import create_transform
 from torch import Tensor
 from torchvision import transforms
 
+from .draws import Purpose, kept_generators, seed_all
+
 TRIVIAL = "trivial"  # torchvision's TrivialAugmentWide, beside the names that timm knows
-_FIXED = {"input_size", "is_training", "separate", "use_prefetcher", "normalize"}
-OPTIONS = frozenset(signature(create_transform).parameters) - _FIXED
+_FIXED = {"input_size", "is_training", "separate", "use_prefetcher", "normalize", "re_num_splits"}
+_SEQUENCES = {"naflex", "patch_size", "max_seq_len", "patchify", "patchify_channels_last"}
+OPTIONS = (
+    frozenset(signature(create_transform).parameters)
+    - _FIXED
+    - _SEQUENCES
+    - {"patchify_flatten", "tf_preprocessing"}
+)
 
 Apply = Callable[[Any], Tensor]
 
@@ -54,6 +64,9 @@ class ImageTransform:
     `auto_augment` is a RandAugment ("rand-m9-mstd0.5-inc1"), AutoAugment ("original", "v0"),
     3-Augment ("3a") or AugMix policy of timm's, or "trivial". `options` are the other arguments of
     timm.data.create_transform: scale, ratio, hflip, color_jitter, re_prob, mean, std, crop_pct, ...
+
+    As in timm, workers hand over bytes, a quarter of what floats would be, and whole batches are
+    normalised, and parts of them erased, by `finish`, on the device of the model.
     """
 
     size: int | Resolution
@@ -70,8 +83,37 @@ class ImageTransform:
         return self._at(self._side(epoch))
 
     def shape(self, epoch: int) -> tuple[int, int, int]:
-        mean = self.options.get("mean", IMAGENET_DEFAULT_MEAN)
-        return len(mean), self._side(epoch), self._side(epoch)
+        return len(self._mean), self._side(epoch), self._side(epoch)
+
+    def finish(self, images: Tensor, draws: Sequence[tuple[int, ...]]) -> Tensor:
+        """Normalised images, some with erased parts; `draws` are the keys of their random draws."""
+        mean, std = (
+            torch.tensor(values, device=images.device).view(-1, 1, 1) * 255
+            for values in (self._mean, self._std)
+        )
+        images = torch.sub(images, mean).div_(std)
+        if self._erasing is not None:
+            with kept_generators():
+                for image, key in zip(images, draws, strict=True):
+                    seed_all(Purpose.ERASING, *key)
+                    self._erasing(image)
+        return images
+
+    @property
+    def _mean(self) -> Sequence[float]:
+        return self.options.get("mean", IMAGENET_DEFAULT_MEAN)
+
+    @property
+    def _std(self) -> Sequence[float]:
+        return self.options.get("std", IMAGENET_DEFAULT_STD)
+
+    @cached_property
+    def _erasing(self) -> RandomErasing | None:
+        """Draws on the CPU, wherever the images are, so that all devices erase the same."""
+        if not self.training or not self.options.get("re_prob"):
+            return None
+        mode, count = self.options.get("re_mode", "const"), self.options.get("re_count", 1)
+        return RandomErasing(self.options["re_prob"], mode=mode, max_count=count, device="cpu")
 
     def _side(self, epoch: int) -> int:
         return self.size if isinstance(self.size, int) else self.size(epoch)
@@ -81,15 +123,15 @@ class ImageTransform:
         return lru_cache(maxsize=2)(self._make)
 
     def _make(self, side: int) -> Apply:
-        options: dict[str, Any] = {**self.options, "is_training": self.training}
+        options = {"is_training": self.training, "use_prefetcher": True, **self.options}
         trivial = options.get("auto_augment") == TRIVIAL
         if trivial:
             # it stands where timm has its policies, which put colour jitter out of use
             options.update(auto_augment=None, color_jitter=None)
         if not (trivial and self.training):
             return _mended(create_transform(side, **options))
-        first, second, last = create_transform(side, separate=True, **options)  # pyright: ignore
-        return transforms.Compose([first, transforms.TrivialAugmentWide(), second, last])
+        parts: Any = create_transform(side, separate=True, **options)
+        return transforms.Compose([parts[0], transforms.TrivialAugmentWide(), *parts[1:]])
 
     def __getstate__(self) -> dict[str, Any]:
         return {"size": self.size, "training": self.training, "options": self.options}
