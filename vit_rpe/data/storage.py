@@ -186,8 +186,8 @@ def _patiently(url: str, call: Callable[[], T]) -> T:
     for left in reversed(range(TRIES)):
         try:
             return _named(url, call)
-        except ShardError:
-            if not left:
+        except ShardError as error:
+            if not left or isinstance(error.__cause__, FileNotFoundError | PermissionError):
                 raise
             time.sleep(0.2 * 4 ** (TRIES - 1 - left))
     raise AssertionError
