@@ -229,7 +229,7 @@ def index_without_shards(folder: Path, seed: int) -> list[int]:
 
 
 def bytes_read(folder: Path, args: argparse.Namespace) -> dict[str, Any]:
-    """Read a worker's samples, in the order of a plan, and ask the system how many bytes it gave."""
+    """Read a worker's samples, in the order of a plan; the system says how many bytes it gave."""
     recipe = Recipe(samples_per_shard=100)
     make_shards(Pictures(800, args.side, args.seed), folder, "train", recipe, workers=2)
     shards = open_shards(str(folder), "train")
@@ -267,8 +267,8 @@ def lines(results: dict[str, Any]) -> Iterable[str]:
     if "startup" in results:
         at = results["startup"]
         yield (
-            f"{at['shards']} shards, {at['samples']} samples: ready after {at['ready_seconds']:.3f} "
-            f"s, plan of a worker {at['plan_seconds_per_worker_and_epoch']:.3f} s"
+            f"{at['shards']} shards, {at['samples']} samples: ready after "
+            f"{at['ready_seconds']:.3f} s, plan of a worker {at['plan_seconds_per_worker_and_epoch']:.3f} s"
         )
     if "bytes" in results:
         yield f"bytes read: {results['bytes']['ratio']:.4f} times those of the samples"

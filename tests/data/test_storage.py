@@ -178,6 +178,7 @@ def test_a_server_that_sends_whole_files_only(afar, monkeypatch):
 class Ranges(http.server.SimpleHTTPRequestHandler):
     """A file server that knows ranges of bytes, as those of object stores do."""
 
+    protocol_version = "HTTP/1.1"  # connections are kept
     wbufsize = 1 << 16  # head and body in one packet
 
     def do_GET(self):
@@ -197,11 +198,16 @@ class Ranges(http.server.SimpleHTTPRequestHandler):
         pass
 
 
+class Server(http.server.ThreadingHTTPServer):
+    request_queue_size = 256  # all samples of a batch are asked for at once
+    daemon_threads = True
+
+
 def test_shards_over_http(tmp_path):
     pytest.importorskip("aiohttp", reason="fsspec needs aiohttp for http: pip install aiohttp")
     make_shards(digits()["val"], tmp_path / "digits", "val", Recipe(100))
     handler = partial(Ranges, directory=str(tmp_path / "digits"))
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+    with Server(("127.0.0.1", 0), handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         shards = open_shards(f"http://127.0.0.1:{server.server_port}", "val")
         assert shards.num_samples == 355

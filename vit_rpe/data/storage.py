@@ -23,6 +23,7 @@ from .errors import ShardError
 T = TypeVar("T")
 
 TRIES = 4  # of a read from afar; a network that fails for longer is not the fault of a sample
+_FINAL = (FileNotFoundError, PermissionError, ValueError, TypeError)  # not worth another try
 OPEN_FILES = 128
 
 
@@ -187,7 +188,7 @@ def _patiently(url: str, call: Callable[[], T]) -> T:
         try:
             return _named(url, call)
         except ShardError as error:
-            if not left or isinstance(error.__cause__, FileNotFoundError | PermissionError):
+            if not left or isinstance(error.__cause__, _FINAL):
                 raise
             time.sleep(0.2 * 4 ** (TRIES - 1 - left))
     raise AssertionError
