@@ -170,7 +170,7 @@ def rate(batches: Iterator[Any], args: argparse.Namespace) -> float:
 
 
 def memory(folder: Path, args: argparse.Namespace) -> dict[str, Any]:
-    """Private memory of this process and its workers, in MB, while many samples go through."""
+    """Memory of this process and its workers, in MB, while many samples go through."""
     draw = np.random.default_rng(args.seed)
     images = draw.integers(0, 256, (4000, 12, 12), dtype=np.uint8)
     make_shards(
@@ -185,13 +185,13 @@ def memory(folder: Path, args: argparse.Namespace) -> dict[str, Any]:
     found: dict[str, float] = {}
     for batch in loader.batches(0, steps):
         if batch.step in marks:
-            found[f"{marks[batch.step]}%"] = private_mb()
+            found[f"{marks[batch.step]}%"] = total_mb()
     return {"samples": args.samples, "mb": found, "growth_mb": found["99%"] - found["10%"]}
 
 
-def private_mb() -> float:
+def total_mb() -> float:
     this = psutil.Process()
-    return sum(p.memory_full_info().uss for p in [this, *this.children(recursive=True)]) / 1e6
+    return sum(p.memory_full_info().pss for p in [this, *this.children(recursive=True)]) / 1e6
 
 
 def startup(folder: Path, args: argparse.Namespace) -> dict[str, Any]:
@@ -266,10 +266,9 @@ def lines(results: dict[str, Any]) -> Iterable[str]:
         yield f"memory over {results['memory']['samples']} samples, MB: {found}"
     if "startup" in results:
         at = results["startup"]
-        yield (
-            f"{at['shards']} shards, {at['samples']} samples: ready after "
-            f"{at['ready_seconds']:.3f} s, plan of a worker {at['plan_seconds_per_worker_and_epoch']:.3f} s"
-        )
+        ready, planned = at["ready_seconds"], at["plan_seconds_per_worker_and_epoch"]
+        yield f"{at['shards']} shards, {at['samples']} samples: ready after {ready:.3f} s"
+        yield f"plan of one of {RANKS} x {WORKERS} workers for an epoch: {planned:.3f} s"
     if "bytes" in results:
         yield f"bytes read: {results['bytes']['ratio']:.4f} times those of the samples"
 

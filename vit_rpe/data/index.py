@@ -113,7 +113,8 @@ def open_shards(
         address = os.path.expanduser(address)
         info = None if is_pattern(address) else read_info(address, storage)
     if info is not None and isinstance(address, str):
-        return _open_listed(address, info, _chosen(info, split, address), storage, endings, workers)
+        chosen, how = _chosen(info, split, address), (tuple(endings), workers, progress)
+        return _open_listed(address, info, chosen, storage, how)
     urls = find_shards(address, split) if isinstance(address, str) else list(address)
     if not urls:
         raise ShardError("an empty list of shards")
@@ -133,14 +134,13 @@ def _open_listed(
     info: Info,
     split: SplitInfo,
     storage: Storage,
-    endings: Sequence[str],
-    workers: int,
+    how: tuple[tuple[str, ...], int, bool],
 ) -> Shards:
     """By `_info.json`, with our table beside it if there is one."""
     urls = tuple(join(folder, name) for name in split.filenames)
     table = join(folder, index_name(split.name))
     if not exists(table):
-        return _open_cached(urls, split, storage, tuple(endings), workers, False, info.classes)
+        return _open_cached(urls, split, storage, *how, info.classes)
     if is_remote(table):
         table = _fetched(table, info, storage)
     lengths, sizes = tuple(split.shard_lengths), tuple(split.shard_bytes)

@@ -129,6 +129,8 @@ def _claim(folder: Path, split: str, made: dict[str, Any], classes: Sequence[str
         )
     if info is not None and info.splits and list(classes) != list(info.classes):
         raise ShardError(f"{folder} has shards of other classes than those of the split {split!r}")
+    for left in folder.glob(f".{split}-*.part"):  # by a run that was killed
+        left.unlink()
     with written_whole(record) as file:
         file.write(json.dumps(made).encode())
     return record

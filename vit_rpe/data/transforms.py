@@ -91,7 +91,7 @@ class ImageTransform:
             torch.tensor(values, device=images.device).view(-1, 1, 1) * 255
             for values in (self._mean, self._std)
         )
-        images = torch.sub(images, mean).div_(std)
+        images = _normalised(images, mean, std)
         if self._erasing is not None:
             with kept_generators():
                 for image, key in zip(images, draws, strict=True):
@@ -135,6 +135,19 @@ class ImageTransform:
 
     def __getstate__(self) -> dict[str, Any]:
         return {"size": self.size, "training": self.training, "options": self.options}
+
+
+def _normalised(images: Tensor, mean: Tensor, std: Tensor) -> Tensor:
+    """(images - mean) / std. On a CPU one by one, as they fit into its cache, and by NumPy: torch
+    would start threads for each, which get in the way of the workers."""
+    if not images.is_cpu:
+        return images.float().sub_(mean).div_(std)
+    out = torch.empty(images.shape)
+    for image, result in zip(images.numpy(), out.numpy(), strict=True):
+        result[...] = image
+        result -= mean.numpy()
+        result /= std.numpy()
+    return out
 
 
 def _mended(transform: Any) -> Apply:
