@@ -190,8 +190,17 @@ def memory(folder: Path, args: argparse.Namespace) -> dict[str, Any]:
 
 
 def total_mb() -> float:
+    """Memory of this process and its children, pages that they share counted once.
+
+    Without mapped files: how much of a library counts as ours depends on who else has it open.
+    """
     this = psutil.Process()
-    return sum(p.memory_full_info().pss for p in [this, *this.children(recursive=True)]) / 1e6
+    texts = [
+        Path(f"/proc/{process.pid}/smaps_rollup").read_text()
+        for process in [this, *this.children(recursive=True)]
+    ]
+    found = [re.findall(r"Pss_(?:Anon|Shmem): *(\d+) kB", text) for text in texts]
+    return sum(int(kilobytes) for each in found for kilobytes in each) * 1024 / 1e6
 
 
 def startup(folder: Path, args: argparse.Namespace) -> dict[str, Any]:

@@ -94,20 +94,27 @@ def make_shards(
     for shard in in_processes(work, range(count), workers, split if progress else None):
         bad.add(shard.bad)
         shards.append(shard)
-    info = SplitInfo(
-        name=split,
-        num_samples=sum(len(shard.table) for shard in shards),
-        filenames=names,
-        shard_lengths=[len(shard.table) for shard in shards],
-        shard_bytes=[shard.size for shard in shards],
-        sha256=[shard.sha256 for shard in shards],
-        made=made,
-    )
+    info = _split_info(split, names, shards, made)
     write_table(folder / index_name(split), [shard.table for shard in shards])
     _publish(folder, info, source.classes)
     for path in (record, *(_record(folder / name) for name in names)):
         path.unlink(missing_ok=True)
     return info
+
+
+def _split_info(
+    split: str, names: list[str], shards: list[Made], made: dict[str, Any]
+) -> SplitInfo:
+    lengths = [len(shard.table) for shard in shards]
+    return SplitInfo(
+        name=split,
+        num_samples=sum(lengths),
+        filenames=names,
+        shard_lengths=lengths,
+        shard_bytes=[shard.size for shard in shards],
+        sha256=[shard.sha256 for shard in shards],
+        made=made,
+    )
 
 
 def _claim(folder: Path, split: str, made: dict[str, Any], classes: Sequence[str]) -> Path:
