@@ -3,17 +3,34 @@ from pathlib import Path
 
 import torch
 
+from vit_rpe.data import make_shards
+from vit_rpe.data.origins import digits
+
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
 
 
-def test_the_examples_run_as_written():
+def run_examples(text: str, folder: Path, monkeypatch) -> dict:
+    """All Python blocks of a text, in a folder that has the shards which they read."""
+    monkeypatch.chdir(folder)
+    make_shards(digits()["train"], "data/digits", "train")
     names: dict = {}
-    for block in re.findall(r"```python\n(.*?)```", README, re.DOTALL):
+    for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL):
         exec(block, names)
+    return names
+
+
+def test_the_examples_of_data_run_as_written(tmp_path, monkeypatch):
+    names = run_examples((ROOT / "docs" / "data.md").read_text(), tmp_path, monkeypatch)
+    assert names["targets"].shape == (64, 10) and names["batch"].step == 3 * 22 - 1
+
+
+def test_the_examples_run_as_written(tmp_path, monkeypatch):
+    names = run_examples(README, tmp_path, monkeypatch)
     assert names["logits"].shape == (2, 10) and torch.isfinite(names["logits"]).all()
     assert names["out"].shape == (8, 197, 128)
     assert torch.isfinite(names["out"]).all()
+    assert names["batch"].images.shape == (64, 3, 32, 32)
 
 
 def test_links_lead_somewhere():

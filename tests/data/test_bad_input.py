@@ -1,0 +1,294 @@
+"""What is wrong with data is named and counted, or refused; nothing in it is ever run."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import pickle
+import struct
+import tarfile
+import zlib
+from pathlib import Path
+
+import pytest
+
+from tests.data.samples import encoded, make_set, sample, write_shard
+from vit_rpe.data import (
+    BadSample,
+    BadSamples,
+    ImageDecoder,
+    ImageTransform,
+    Loader,
+    Plan,
+    ShardError,
+    Shards,
+    open_shards,
+)
+
+
+def bomb(width: int, height: int) -> bytes:
+    """A PNG of a few bytes that claims many pixels."""
+
+    def chunk(kind: bytes, body: bytes) -> bytes:
+        return (
+            struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
+        )
+
+    head = struct.pack(">2I5B", width, height, 8, 2, 0, 0, 0)
+    body = chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(bytes(999))) + chunk(b"IEND", b"")
+    return b"\x89PNG\r\n\x1a\n" + body
+
+
+class Evil:
+    """Writes a file when it is unpickled."""
+
+    def __init__(self, path: Path):
+        self.path = str(path)
+
+    def __reduce__(self):
+        return os.mkdir, (self.path,)
+
+
+def bad_of(shards: Shards, workers: int = 0, **options) -> list[tuple[str, str]]:
+    """(key, reason) of the bad samples of an epoch, whose good samples must all come."""
+    plan = Plan(shards.lengths, 3, drop_last=False)
+    bad = BadSamples(shards.num_samples, limit=1)
+    loader = Loader(shards, plan, ImageTransform(8), workers=workers, bad=bad, **options)
+    good = sum(int(batch.valid.sum()) for batch in loader.epoch(0))
+    assert good + len(bad) == shards.num_samples
+    return sorted((key, found.reason) for (_, key), found in bad.found.items())
+
+
+def with_bad(tmp_path, bad: dict, total: int = 7) -> Shards:
+    """A set in which sample k0002 is another."""
+    samples = [sample(i) for i in range(total)]
+    samples[2] = {"__key__": "k0002", "png": encoded(2), "cls": b"2", **bad}
+    samples[2] = {name: value for name, value in samples[2].items() if value is not None}
+    write_shard(tmp_path / "s" / "a-000.tar", samples)
+    return open_shards(str(tmp_path / "s"))
+
+
+@pytest.mark.parametrize(
+    ("bad", "reason"),
+    [
+        ({"png": None, "jpg": encoded(2, "JPEG", height=90, width=80)[:900]}, "truncated"),
+        ({"png": encoded(2)[:70]}, "OSError|SyntaxError|truncated|broken"),
+        ({"png": b"not an image"}, "not an image in one of JPEG, PNG"),
+        ({"png": b""}, "not an image"),
+        ({"png": b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n"}, "not an image in one of"),
+        ({"png": bomb(20_000, 20_000)}, "decompression bomb"),
+        ({"png": bomb(11_000, 9_000)}, "decompression bomb: 11000 x 9000"),
+        ({"png": None}, "missing member: no image"),
+        ({"cls": None}, "missing member: no label"),
+        ({"cls": b"cat"}, "wrong label: not a number"),
+        ({"cls": b"-1"}, "wrong label: not a number"),
+        ({"cls": b"9" * 40}, "wrong label: not a number"),
+        ({"cls": b"10"}, "wrong label: 10 is not below 10"),
+        ({"cls": None, "png": None, "pkl": b"x"}, "missing member: no image"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")
+def test_a_bad_sample_is_named_and_the_others_come(tmp_path, bad, reason):
+    import re
+
+    ((key, found),) = bad_of(with_bad(tmp_path, bad), num_classes=10)
+    assert key == "k0002" and re.search(reason, found)
+
+
+def test_pixels_are_limited(tmp_path):
+    shards = with_bad(tmp_path, {"png": encoded(2, height=40, width=50)})
+    assert bad_of(shards) == []
+    assert bad_of(shards, decode=ImageDecoder(max_pixels=1999)) == [
+        ("k0002", "decompression bomb: 50 x 40 > 1999 pixels")
+    ]
+
+
+@pytest.mark.parametrize("ending", ["pkl", "pyd", "pickle", "pth"])
+def test_no_member_is_unpickled(tmp_path, ending):
+    trap = tmp_path / "trap"
+    data = pickle.dumps(Evil(trap))
+    assert (
+        bad_of(with_bad(tmp_path, {ending: data}), workers=1) == []
+    )  # beside an image: not opened
+    ((key, _),) = bad_of(with_bad(tmp_path, {ending: data, "png": None}))
+    ((key, reason),) = bad_of(with_bad(tmp_path, {"png": data}))
+    assert key == "k0002" and "not an image" in reason and not trap.exists()
+    pickle.loads(data)
+    assert trap.exists()  # the trap works
+
+
+def test_bad_samples_are_counted_up_to_the_limit(tmp_path):
+    samples = [sample(i) if i % 4 else {**sample(i), "png": b"x"} for i in range(20)]  # 5 bad
+    write_shard(tmp_path / "s" / "a-000.tar", samples)
+    shards = open_shards(str(tmp_path / "s"))
+    plan = Plan(shards.lengths, 4, shuffle=False)
+    record = tmp_path / "run" / "bad_samples.csv"
+    for workers in (0, 2):
+        record.unlink(missing_ok=True)
+        bad = BadSamples(20, limit=0.1, path=record)
+        loader = Loader(shards, plan, ImageTransform(8), workers=workers, bad=bad)
+        with pytest.raises(ShardError) as stop:
+            for _ in loader.epoch(0):
+                pass
+        assert "3 of 20 samples are bad, the limit is 10.00% (2)" in str(stop.value)
+        assert "'k0008'" in str(stop.value) and str(record) in str(stop.value)
+        with open(record, newline="") as file:
+            rows = list(csv.reader(file))
+        assert rows[0] == ["shard", "key", "reason"]
+        assert [row[1] for row in rows[1:]] == ["k0000", "k0004", "k0008"]
+        assert all(row[0].endswith("a-000.tar") and "not an image" in row[2] for row in rows[1:])
+
+
+def test_one_bad_sample_in_a_thousand_is_tolerated_by_default():
+    bad = [BadSample("s", str(i), "r") for i in range(9)]
+    record = BadSamples(2000)
+    record.add(bad[:2])
+    record.add(bad[:2])  # the next epoch meets them again
+    assert len(record) == 2
+    with pytest.raises(ShardError, match="3 of 2000 samples are bad, the limit is 0.10%"):
+        record.add(bad[2:3])
+    with pytest.raises(ValueError, match="from 0 to 1, got 2"):
+        BadSamples(5, limit=2)
+
+
+def test_the_record_is_read_back(tmp_path):
+    path = tmp_path / "bad_samples.csv"
+    first = BadSamples(100, 0.5, path)
+    first.add([BadSample("s", "k,1", 'a "reason"\nin two lines'), BadSample("s", "k2", "r")])
+    second = BadSamples(100, 0.5, path)
+    assert second.found == first.found
+    second.add([BadSample("s", "k2", "r"), BadSample("t", "k2", "r")])
+    assert len(BadSamples(100, 0.5, path)) == 3
+
+
+# --- shards that are refused --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("cut", [0, 100, 700, 1500, 2500, 5000, -1024, -513])
+def test_a_truncated_tar_is_refused(tmp_path, cut):
+    path = write_shard(tmp_path / "a-000.tar", map(sample, range(3)))
+    end = os.path.getsize(path)
+    with tarfile.open(path) as tar:
+        last = tar.getmembers()[-1]
+        end = last.offset_data + 512  # where the end mark starts
+    os.truncate(path, cut if cut >= 0 else end + 1024 + cut)
+    with pytest.raises(ShardError, match="a-000.tar (is not a whole|has no end mark|is empty)"):
+        open_shards(str(tmp_path))
+
+
+def test_a_damaged_header_is_refused(tmp_path):
+    path = write_shard(tmp_path / "a-000.tar", map(sample, range(3)))
+    data = bytearray(path.read_bytes())
+    with tarfile.open(path) as tar:
+        start = tar.getmembers()[2].offset
+    data[start : start + 20] = b"?" * 20
+    path.write_bytes(data)
+    with pytest.raises(ShardError, match=f"no end mark at byte {start}"):
+        open_shards(str(tmp_path))
+
+
+def test_a_shard_that_shrank_after_it_was_indexed(tmp_path):
+    shards = make_set(tmp_path / "s", (4, 5))
+    with tarfile.open(shards.urls[1]) as tar:
+        cut = tar.getmember("k0006.png").offset_data + 10
+    os.truncate(shards.urls[1], cut)
+    found = bad_of(shards)
+    assert [key for key, _ in found] == ["k0006", "k0007", "k0008"]
+    assert all("cut off: " in reason for _, reason in found)
+    listed = Shards(
+        shards.urls, shards.lengths, shards.table, sizes=(os.path.getsize(shards.urls[0]), 9)
+    )
+    with pytest.raises(ShardError, match=f"has {cut} bytes, and 9 when its index was made"):
+        bad_of(listed)
+
+
+def test_an_empty_shard_is_refused(tmp_path):
+    write_shard(tmp_path / "a-000.tar", [])
+    with pytest.raises(ShardError, match="a-000.tar is empty: no sample in it"):
+        open_shards(str(tmp_path))
+
+
+def test_duplicate_keys_are_refused(tmp_path):
+    write_shard(tmp_path / "a" / "a-000.tar", [sample(1), sample(2), sample(1)])
+    with pytest.raises(ShardError, match="two samples with the key 'k0001'"):
+        open_shards(str(tmp_path / "a"))
+    write_shard(tmp_path / "b" / "a-000.tar", [sample(1), sample(1)])
+    with pytest.raises(ShardError, match="two members of one kind for the key 'k0001'"):
+        open_shards(str(tmp_path / "b"))
+
+
+@pytest.mark.parametrize("name", ["../k1", "x/../../k1", "/etc/k1"])
+def test_paths_out_of_the_folder_are_refused(tmp_path, name):
+    path = tmp_path / "a-000.tar"
+    with tarfile.open(path, "w") as tar:
+        for ending in ("png", "cls"):
+            info = tarfile.TarInfo(f"{name}.{ending}")
+            info.size = 1
+            tar.addfile(info, io.BytesIO(b"1"))
+    with pytest.raises(ShardError, match=f"a-000.tar has the member '{name}"):
+        open_shards(str(tmp_path))
+
+
+def test_compressed_shards_are_refused(tmp_path):
+    with tarfile.open(tmp_path / "a-000.tar", "w:gz") as tar:
+        tar.addfile(tarfile.TarInfo("x.png"))
+    with pytest.raises(ShardError, match="not a whole, uncompressed tar file"):
+        open_shards(str(tmp_path))
+
+
+def test_links_are_passed_over(tmp_path):
+    path = write_shard(tmp_path / "a-000.tar", map(sample, range(2)))
+    with tarfile.open(path, "a") as tar:
+        link = tarfile.TarInfo("k0009.png")
+        link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
+        tar.addfile(link)
+    assert open_shards(str(tmp_path)).num_samples == 2
+
+
+INFO = {"name": "train", "num_samples": 5, "filenames": ["a-000.tar"], "shard_lengths": [5]}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"num_samples": 6}, "num_samples 6, but its shard_lengths sum to 5"),
+        ({"num_samples": 6, "shard_lengths": [6]}, "says 6 samples for a-000.tar, which has 5"),
+        ({"filenames": ["a-000.tar", "b.tar"]}, "2 filenames and 1 shard_lengths"),
+        ({"filenames": ["gone.tar"]}, "gone.tar cannot be read"),
+        ({"filenames": ["pipe:touch x"]}, "names a command"),
+        ({"shard_lengths": "five"}, "not in timm's layout"),
+        ({"num_samples": None}, "not in timm's layout"),
+    ],
+)
+def test_an_info_that_disagrees_with_the_shards(tmp_path, change, message):
+    write_shard(tmp_path / "a-000.tar", map(sample, range(5)))
+    (tmp_path / "_info.json").write_text(json.dumps({"splits": {"train": {**INFO, **change}}}))
+    with pytest.raises(ShardError, match=message):
+        open_shards(str(tmp_path), "train")
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"splits": 3}', "{}"])
+def test_an_info_that_is_none(tmp_path, text):
+    (tmp_path / "_info.json").write_text(text)
+    with pytest.raises(ShardError, match="_info.json is not in timm's layout"):
+        open_shards(str(tmp_path), "train")
+
+
+def test_an_index_that_is_none_or_of_other_shards(tmp_path):
+    from vit_rpe.data import Recipe, make_shards
+    from vit_rpe.data.origins import digits
+
+    make_shards(digits()["val"], tmp_path, "val", Recipe(200))
+    table = tmp_path / "_index-val.npy"
+    trap = tmp_path / "trap"
+    import numpy as np
+
+    np.save(table, np.array([Evil(trap)], dtype=object), allow_pickle=True)
+    with pytest.raises(ShardError, match="is not an index"):
+        open_shards(str(tmp_path), "val")
+    assert not trap.exists()
+    np.save(table, np.zeros(3))
+    with pytest.raises(ShardError, match="has 3 rows for 355 samples"):
+        open_shards(str(tmp_path), "val")

@@ -1,0 +1,254 @@
+"""Shards of others and from afar: read as they are, counted once, commands only if allowed."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import os
+import threading
+from functools import partial
+from pathlib import Path
+
+import fsspec
+import numpy as np
+import pytest
+import webdataset as wds
+
+from tests.data.samples import encoded, make_set, pixels, sample, write_shard
+from vit_rpe.data import (
+    ImageTransform,
+    Loader,
+    Plan,
+    Recipe,
+    SampleReader,
+    ShardError,
+    make_shards,
+    open_shards,
+    storage,
+)
+from vit_rpe.data.index import scan_shard
+from vit_rpe.data.origins import digits
+
+
+def labels_of(shards) -> list[int]:
+    samples = SampleReader(shards).read(np.arange(shards.num_samples))
+    return [each.label for each in samples]  # pyright: ignore
+
+
+def test_shards_of_plain_webdataset(tmp_path):
+    """Encoded by ShardWriter itself, with other members beside, and no `_info.json`."""
+    pattern = str(tmp_path / "imagenet-train-%04d.tar")
+    with wds.ShardWriter(pattern, maxcount=4, verbose=0) as writer:  # pyright: ignore
+        for i in range(10):
+            meta = {"name": f"sample {i}"}
+            writer.write({"__key__": f"a/b{i}", "jpg": pixels(i), "cls": i, "json": meta})
+    shards = open_shards(str(tmp_path), "train")
+    assert shards.lengths == (4, 4, 2) and labels_of(shards) == list(range(10))
+    plain = wds.WebDataset(list(shards.urls), shardshuffle=False)  # pyright: ignore
+    for theirs, ours in zip(plain, SampleReader(shards).read(np.arange(10)), strict=True):
+        assert (ours.data, ours.key) == (theirs["jpg"], theirs["__key__"])  # pyright: ignore
+
+
+def test_timms_layout(tmp_path):
+    """`_info.json` of timm's fields alone, shards in folders, JPEGs called jpeg and .JPEG."""
+    for number, length in enumerate((3, 5)):
+        write_shard(
+            tmp_path / "train" / f"{number}.tar",
+            [
+                {
+                    "__key__": f"{number}_{i}",
+                    ["jpeg", "JPEG"][number]: encoded(i, "JPEG"),
+                    "cls": b"7 ",
+                }
+                for i in range(length)
+            ],
+        )
+    names = ["train/0.tar", "train/1.tar"]
+    split = {"name": "train", "num_samples": 8, "filenames": names, "shard_lengths": [3, 5]}
+    (tmp_path / "_info.json").write_text(json.dumps({"splits": {"train": split}}))
+    shards = open_shards(str(tmp_path), "train")
+    assert shards.lengths == (3, 5) and labels_of(shards) == [7] * 8
+    with pytest.raises(ShardError, match=r"no split 'val' at .*; there are \['train'\]"):
+        open_shards(str(tmp_path), "val")
+
+
+def test_splits_are_told_by_names(tmp_path):
+    for name, label in (("x-train-00", 1), ("x-validation-00", 2), ("x-strained-00", 3)):
+        write_shard(tmp_path / f"{name}.tar", [sample(0, label)])
+    assert labels_of(open_shards(str(tmp_path), "train")) == [1]
+    assert labels_of(open_shards(str(tmp_path), "validation")) == [2]
+    assert len(labels_of(open_shards(str(tmp_path)))) == 3
+    with pytest.raises(
+        ShardError, match="no shard at .* has the split 'test' in its name; there are"
+    ):
+        open_shards(str(tmp_path), "test")
+    with pytest.raises(ShardError, match="no shards"):
+        open_shards(str(tmp_path / "none"))
+
+
+def test_patterns_and_lists(tmp_path):
+    make_set(tmp_path, (3, 4, 2))
+    base = str(tmp_path / "x-train-")
+    assert open_shards(f"{base}{{000..001}}.tar").lengths == (3, 4)
+    assert open_shards(f"{base}*.tar").lengths == (3, 4, 2)
+    assert open_shards([f"{base}002.tar", f"{base}000.tar"]).lengths == (2, 3)
+    with pytest.raises(ShardError, match="x-train-003.tar cannot be read: No such file"):
+        open_shards(f"{base}{{000..007}}.tar")
+
+
+def test_shards_are_counted_once(tmp_path, monkeypatch):
+    count = 0
+
+    def counted(*args, **options):
+        nonlocal count
+        count += 1
+        return scan_shard(*args, **options)
+
+    monkeypatch.setattr("vit_rpe.data.index.scan_shard", counted)
+    make_set(tmp_path / "s", (3, 4))
+    assert count == 2
+    open_shards(str(tmp_path / "s"))
+    assert count == 2
+    write_shard(tmp_path / "s" / "x-train-001.tar", map(sample, range(9)))  # another file
+    assert open_shards(str(tmp_path / "s")).lengths == (3, 9) and count == 4
+    assert open_shards(str(tmp_path / "s"), workers=2, endings=("png",)).lengths == (3, 9)
+
+
+@pytest.fixture
+def afar(tmp_path):
+    """The digits behind an fsspec address."""
+    make_shards(digits()["val"], tmp_path / "digits", "val", Recipe(100))
+    fs = fsspec.filesystem("memory")
+    fs.put(str(tmp_path / "digits") + "/", "/digits/", recursive=True)
+    yield "memory://digits"
+    fs.rm("/digits", recursive=True)
+
+
+@pytest.mark.parametrize("index", [True, False])
+@pytest.mark.parametrize("cached", [True, False])
+@pytest.mark.parametrize("workers", [0, 2])
+def test_shards_behind_an_address(afar, tmp_path, index, cached, workers):
+    if not index:
+        fs = fsspec.filesystem("memory")
+        fs.rm(["/digits/_index-val.npy", "/digits/_info.json"])
+    cache = str(tmp_path / "shards") if cached else None
+    plan_options = {"batch_size": 64, "seed": 3, "drop_last": False}
+    runs = []
+    for address in (afar, str(tmp_path / "digits")):
+        shards = open_shards(address, "val", cache=cache)
+        plan = Plan(shards.lengths, **plan_options)
+        loader = Loader(shards, plan, ImageTransform(8), workers=workers)
+        runs.append([(b.images.sum().item(), b.labels.tolist(), b.keys) for b in loader.epoch(0)])
+    assert runs[0] == runs[1] and len(runs[0]) == 6
+    if cached:
+        assert len(list((tmp_path / "shards").glob("*.tar"))) == 4
+
+
+def test_what_cannot_be_read_from_afar_is_named(afar, monkeypatch):
+    monkeypatch.setattr(storage.time, "sleep", lambda _: None)
+    shards = open_shards(afar, "val")
+    fsspec.filesystem("memory").rm("/digits/val-00002.tar")
+    with pytest.raises(ShardError, match="FileNotFoundError"):
+        SampleReader(shards).read(np.array([250]))
+
+
+def test_a_network_that_fails_for_a_while_is_no_bad_sample(afar, monkeypatch):
+    shards = open_shards(afar, "val")
+    fs = type(fsspec.filesystem("memory"))
+    waits, failures, cat = [], [OSError("lost"), OSError("lost")], fs.cat_ranges
+    monkeypatch.setattr(storage.time, "sleep", waits.append)
+
+    def sometimes(*args, **options):
+        if failures:
+            raise failures.pop()
+        return cat(*args, **options)
+
+    monkeypatch.setattr(fs, "cat_ranges", sometimes)
+    assert labels_of(shards) and len(waits) == 2 and waits[1] > waits[0]
+
+
+def test_a_server_that_sends_whole_files_only(afar, monkeypatch):
+    shards = open_shards(afar, "val")
+    fs = type(fsspec.filesystem("memory"))
+    monkeypatch.setattr(fs, "cat_ranges", lambda self, p, s, e, **_: [b"x" * 9999] * len(p))
+    with pytest.raises(ShardError, match="sends whole files only; set a cache folder"):
+        labels_of(shards)
+
+
+class Ranges(http.server.SimpleHTTPRequestHandler):
+    """A file server that knows ranges of bytes, as those of object stores do."""
+
+    protocol_version = "HTTP/1.1"  # connections are kept
+    wbufsize = 1 << 16  # head and body in one packet
+
+    def do_GET(self):
+        wanted = self.headers.get("Range", "").removeprefix("bytes=")
+        path = Path(self.translate_path(self.path))
+        if not wanted or not path.is_file():
+            return super().do_GET()
+        first, last = wanted.split("-")
+        data = path.read_bytes()[int(first) : int(last) + 1 if last else None]
+        self.send_response(206)
+        self.send_header("Content-Length", str(len(data)))
+        self.send_header("Content-Range", f"bytes {first}-{last}/{path.stat().st_size}")
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, *args):
+        pass
+
+
+class Server(http.server.ThreadingHTTPServer):
+    request_queue_size = 256  # all samples of a batch are asked for at once
+    daemon_threads = True
+
+
+def test_shards_over_http(tmp_path):
+    pytest.importorskip("aiohttp", reason="fsspec needs aiohttp for http: pip install aiohttp")
+    make_shards(digits()["val"], tmp_path / "digits", "val", Recipe(100))
+    handler = partial(Ranges, directory=str(tmp_path / "digits"))
+    with Server(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        shards = open_shards(f"http://127.0.0.1:{server.server_port}", "val")
+        assert shards.num_samples == 355
+        assert labels_of(shards) == labels_of(open_shards(str(tmp_path / "digits"), "val"))
+        loader = Loader(shards, Plan(shards.lengths, 50), ImageTransform(8), workers=2)
+        assert sum(int(batch.valid.sum()) for batch in loader.epoch(0)) == 350
+        server.shutdown()
+
+
+def test_commands_run_only_if_allowed(tmp_path, monkeypatch):
+    monkeypatch.setattr(storage.time, "sleep", lambda _: None)
+    make_set(tmp_path / "s", (3,))
+    trap = tmp_path / "trap"
+    url = f"pipe:touch {trap}; cat {tmp_path / 's' / 'x-train-000.tar'}"
+    for address in (url, [url]):
+        with pytest.raises(ShardError, match="is a command, and commands run only if allowed"):
+            open_shards(address)
+    assert not trap.exists()
+    shards = open_shards([url], allow_pipe=True)
+    assert labels_of(shards) == [0, 1, 2] and trap.exists()
+    with pytest.raises(ShardError, match="cannot be read"):
+        open_shards(["pipe:exit 3"], allow_pipe=True)
+
+
+def test_few_files_are_open_at_a_time(tmp_path, monkeypatch):
+    monkeypatch.setattr(storage, "OPEN_FILES", 3)
+    shards = make_set(tmp_path, (1,) * 9)
+    reader = SampleReader(shards)
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(3):
+        assert [s.label for s in reader.read(np.arange(9))] == list(range(9))  # pyright: ignore
+    assert len(os.listdir("/proc/self/fd")) - before <= 3
+
+
+def test_a_file_appears_only_when_it_is_whole(tmp_path):
+    path = tmp_path / "x"
+    with pytest.raises(RuntimeError), storage.written_whole(path) as file:
+        file.write(b"half")
+        raise RuntimeError
+    assert list(tmp_path.iterdir()) == [] or not path.exists()
+    with storage.written_whole(path) as file:
+        file.write(b"whole")
+        assert not path.exists()
+    assert path.read_bytes() == b"whole"

@@ -1,0 +1,164 @@
+"""Make shards of images for training, or verify shards that are there.
+
+    python tools/make_shards.py digits data/digits
+    python tools/make_shards.py folder ~/imagenet data/imagenet --workers 16 --size 256
+    python tools/make_shards.py csv list.csv data/mine
+    python tools/make_shards.py idx fashion-mnist data/fashion-mnist
+    python tools/make_shards.py torchvision CIFAR10 data/cifar10 --root downloads --download
+    python tools/make_shards.py verify data/digits
+
+A run that was stopped goes on when the same command is given again. The same source and options
+make the same bytes, whatever the number of workers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from bench_measure import Parser, positive_integer
+
+from vit_rpe.data import BadSamples, Recipe, ShardError, make_shards, open_shards, verify
+from vit_rpe.data.bad import DEFAULT_LIMIT
+from vit_rpe.data.layout import read_info
+from vit_rpe.data.origins import csv_file, digits, idx_folder, image_folder, torchvision_dataset
+from vit_rpe.data.sources import Source
+from vit_rpe.data.storage import Storage
+
+Origin = Callable[[argparse.Namespace], dict[str, Source]]
+
+
+def share(text: str) -> float:
+    value = float(text)
+    if not 0 <= value <= 1:
+        raise ValueError
+    return value
+
+
+def add_making(parser: argparse.ArgumentParser, origin: Origin) -> None:
+    add = parser.add_argument
+    add("output", type=Path, help="folder for the shards")
+    add("--samples-per-shard", type=positive_integer, default=1000)
+    add("--size", type=positive_integer, help="shorter side, re-encoded (default: bytes kept)")
+    add("--quality", type=positive_integer, default=95, help="of re-encoded JPEGs")
+    add("--seed", type=int, default=0, help="of the order of samples")
+    add("--keep-order", action="store_true", help="do not shuffle")
+    add_common(parser)
+    parser.set_defaults(run=make, origin=origin)
+
+
+def add_common(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--workers", type=positive_integer, default=os.cpu_count() or 1, help="processes")
+    add(
+        "--max-bad", type=share, default=DEFAULT_LIMIT, help="share of bad images that is tolerated"
+    )
+    add("--quiet", action="store_true", help="no progress bar")
+
+
+def parse(argv: list[str] | None) -> argparse.Namespace:
+    parser = Parser(
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        prog="make_shards",
+    )
+    kinds = parser.add_subparsers(dest="kind", required=True, parser_class=Parser)
+    kind = kinds.add_parser("digits", help="scikit-learn's 8 x 8 digits, without a network")
+    add_making(kind, lambda _: digits())
+    kind = kinds.add_parser("folder", help="class/image.jpg, also below train/ and val/")
+    kind.add_argument("source", type=Path)
+    kind.add_argument("--split", default="train", help="name, where there is no train/ or val/")
+    add_making(kind, lambda args: image_folder(args.source, args.split))
+    kind = kinds.add_parser(
+        "csv", help="a table with the columns path, label and, if wanted, split"
+    )
+    kind.add_argument("source", type=Path)
+    kind.add_argument("--root", type=Path, help="folder of the paths (default: that of the table)")
+    add_making(kind, lambda args: csv_file(args.source, args.root))
+    kind = kinds.add_parser("idx", help="idx files, as MNIST and Fashion-MNIST have them")
+    kind.add_argument("source", type=Path)
+    add_making(kind, lambda args: idx_folder(args.source))
+    kind = kinds.add_parser("torchvision", help="one of torchvision.datasets, by its name")
+    kind.add_argument("source", help="CIFAR10, Flowers102, ...")
+    kind.add_argument("--root", type=Path, required=True, help="where torchvision keeps its files")
+    kind.add_argument("--download", action="store_true")
+    add_making(kind, lambda args: torchvision_dataset(args.source, args.root, args.download))
+    kind = kinds.add_parser("verify", help="checksums, counts, and whether all images decode")
+    kind.add_argument("source", help="a folder, an fsspec address or x-{000..146}.tar")
+    kind.add_argument("--split", help="one split (default: all)")
+    kind.add_argument("--num-classes", type=positive_integer, help="labels must be below")
+    kind.add_argument(
+        "--allow-pipe", action="store_true", help="run the command of a pipe: address"
+    )
+    add_common(kind)
+    kind.set_defaults(run=check)
+    return parser.parse_args(argv)
+
+
+def make(args: argparse.Namespace) -> None:
+    recipe = Recipe(
+        samples_per_shard=args.samples_per_shard,
+        size=args.size,
+        quality=args.quality,
+        seed=None if args.keep_order else args.seed,
+    )
+    for split, source in args.origin(args).items():
+        info = make_shards(
+            source,
+            args.output,
+            split,
+            recipe,
+            workers=args.workers,
+            max_bad=args.max_bad,
+            progress=not args.quiet,
+        )
+        left_out = len(source) - info.num_samples
+        print(
+            f"{split}: {info.num_samples} samples in {len(info.filenames)} shards, "
+            f"{sum(info.shard_bytes) / 1e6:.1f} MB, {left_out} bad images left out"
+        )
+    print(f"shards, index and _info.json are in {args.output}")
+
+
+def check(args: argparse.Namespace) -> None:
+    info = read_info(args.source, Storage()) if "tar" not in args.source else None
+    splits = [args.split] if args.split or info is None else sorted(info.splits)
+    for split in splits:
+        shards = open_shards(
+            args.source,
+            split,
+            allow_pipe=args.allow_pipe,
+            workers=args.workers,
+            progress=not args.quiet,
+        )
+        found = verify(
+            shards,
+            info.splits.get(split) if info else None,
+            num_classes=args.num_classes or len(shards.classes) or None,
+            workers=args.workers,
+            progress=not args.quiet,
+        )
+        for bad in found:
+            print(f"bad: {bad.shard} {bad.key}: {bad.reason}")
+        name = split or args.source
+        print(
+            f"{name}: {shards.num_samples} samples in {len(shards.urls)} shards, {len(found)} bad"
+        )
+        BadSamples(shards.num_samples, args.max_bad).add(found)
+
+
+def main(argv: list[str] | None = None) -> None:
+    args = parse(argv)
+    try:
+        args.run(args)
+    except KeyboardInterrupt:
+        sys.exit("\nstopped; the same command goes on from here")
+    except (ShardError, ValueError, OSError, RuntimeError, ImportError) as error:
+        sys.exit(f"make_shards: error: {error}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,149 @@
+"""Names and files of a set of shards: tar members, `_info.json` in timm's layout, addresses.
+
+folder/_info.json            {splits: {train: {name, num_samples, filenames, shard_lengths}}}
+folder/_index-train.npy      where each sample lies (index.py); made anew where it is missing
+folder/train-00000.tar       00000012_cat.jpg, 00000012_cat.cls, ...
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from fsspec.core import url_to_fs
+from webdataset.shardlists import expand_urls
+
+from .errors import ShardError
+from .storage import Storage, is_command, is_remote, join, local_path, written_whole
+
+INFO_NAMES = ("_info.json", "info.json")
+# in order of preference, should a sample have several; timm calls JPEGs jpg
+IMAGE_ENDINGS = ("jpg", "jpeg", "png", "webp", "bmp", "gif", "ppm", "tif", "tiff")
+LABEL_ENDINGS = ("cls", "class", "label")
+
+
+@dataclass(frozen=True)
+class SplitInfo:
+    """One split in `_info.json`. The second half is ours; timm passes over it."""
+
+    name: str
+    num_samples: int
+    filenames: list[str]
+    shard_lengths: list[int]
+    shard_bytes: list[int] = field(default_factory=list)
+    sha256: list[str] = field(default_factory=list)
+    made: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Info:
+    splits: dict[str, SplitInfo]
+    classes: list[str] = field(default_factory=list)
+
+    def write(self, folder: str) -> None:
+        text = json.dumps(asdict(self), indent=1, sort_keys=True) + "\n"
+        with written_whole(join(folder, INFO_NAMES[0])) as file:
+            file.write(text.encode())
+
+
+def index_name(split: str) -> str:
+    return f"_index-{split}.npy"
+
+
+def read_info(folder: str, storage: Storage) -> Info | None:
+    """The `_info.json` of a folder, or None where there is none."""
+    for name in INFO_NAMES:
+        url = join(folder, name)
+        if exists(url):
+            with storage.open(url) as file:
+                return parse_info(file.read(), url)
+    return None
+
+
+def parse_info(text: bytes, url: str) -> Info:
+    """Check what a file of somebody else claims before anything is built on it."""
+    try:
+        data = json.loads(text)
+        splits = {name: _split(name, split) for name, split in data["splits"].items()}
+        info = Info(splits, [str(name) for name in data.get("classes", [])])
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        detail = f"no {error}" if isinstance(error, KeyError) else str(error)
+        raise ShardError(f"{url} is not in timm's layout: {detail}") from None
+    for split in info.splits.values():
+        _check_split(split, url)
+    return info
+
+
+def _split(name: str, data: dict[str, Any]) -> SplitInfo:
+    return SplitInfo(
+        name=str(data.get("name", name)),
+        num_samples=int(data["num_samples"]),
+        filenames=[str(file) for file in data["filenames"]],
+        shard_lengths=[int(length) for length in data["shard_lengths"]],
+        shard_bytes=[int(size) for size in data.get("shard_bytes", [])],
+        sha256=[str(digest) for digest in data.get("sha256", [])],
+        made=dict(data.get("made", {})),
+    )
+
+
+def _check_split(split: SplitInfo, url: str) -> None:
+    files, lengths = len(split.filenames), len(split.shard_lengths)
+    if files != lengths or not files:
+        raise ShardError(
+            f"{url}: split {split.name!r} has {files} filenames and {lengths} shard_lengths"
+        )
+    if sum(split.shard_lengths) != split.num_samples or min(split.shard_lengths) < 0:
+        raise ShardError(
+            f"{url}: split {split.name!r} has num_samples {split.num_samples}, but its "
+            f"shard_lengths sum to {sum(split.shard_lengths)}"
+        )
+    if any(is_command(name) for name in split.filenames):
+        raise ShardError(
+            f"{url}: split {split.name!r} names a command (pipe:), which a file cannot"
+        )
+
+
+def exists(url: str) -> bool:
+    fs, path = url_to_fs(url if is_remote(url) else local_path(url))
+    return bool(fs.exists(path))
+
+
+def is_pattern(address: str) -> bool:
+    """Whether an address names shards, `x-{000..146}.tar` or a list, and not a folder of them."""
+    return is_command(address) or re.search(r"\.tar($|[.}:?])|[{*]", address) is not None
+
+
+def find_shards(address: str, split: str | None) -> list[str]:
+    """The shards that an address means, where no `_info.json` lists them."""
+    if is_pattern(address):
+        found = [url for each in expand_urls(address) for url in _glob(each)]
+    else:
+        found = _glob(join(address, "**/*.tar"))
+        if split is not None:
+            found = _of_split(address, found, split)
+    if not found:
+        raise ShardError(f"no shards (.tar) at {address!r}")
+    return found
+
+
+def _glob(url: str) -> list[str]:
+    if is_command(url) or "*" not in url:
+        return [url]
+    fs, path = url_to_fs(url if is_remote(url) else local_path(url))
+    names = sorted(str(name) for name in fs.glob(path))
+    return [fs.unstrip_protocol(name) for name in names] if is_remote(url) else names
+
+
+def _of_split(address: str, urls: list[str], split: str) -> list[str]:
+    """Shards whose name, or folder, has the split as a word: `imagenet1k-train-0001.tar`."""
+    word = re.compile(rf"(^|[^a-z]){re.escape(split)}([^a-z]|$)", re.IGNORECASE)
+    names = [url.removeprefix(local_path(address)).removeprefix(address) for url in urls]
+    found = [url for url, name in zip(urls, names, strict=True) if word.search(name)]
+    if urls and not found:
+        raise ShardError(
+            f"no shard at {address!r} has the split {split!r} in its name; there are "
+            f"{', '.join(name.lstrip('/') for name in names[:3])}, ..."
+        )
+    return found

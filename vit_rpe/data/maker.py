@@ -1,0 +1,257 @@
+"""From a source of images to shards: in parallel, resumable, the same bytes every time, verified.
+
+Each shard is made by itself, under a temporary name, read back and compared with what went in, and
+only then gets its name. A record beside it (sums, bad images) says so until all shards are done;
+who starts again keeps the shards that have a record and makes the others.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import re
+import zlib
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import lru_cache, partial
+from itertools import chain
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from numpy.typing import NDArray
+from torchvision.transforms import InterpolationMode
+from torchvision.transforms.functional import resize
+from webdataset.writer import TarWriter
+
+from .bad import DEFAULT_LIMIT, BadSamples
+from .decode import ImageDecoder
+from .draws import Purpose, shuffled
+from .errors import BadData, BadSample, ShardError
+from .index import as_table, write_table
+from .layout import IMAGE_ENDINGS, Info, SplitInfo, index_name, read_info
+from .parallel import in_processes
+from .scan import Row, scan
+from .sources import Source
+from .storage import Storage, written_whole
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What decides the bytes of the shards, beside the source.
+
+    Without `size` the bytes of the images are kept; with it, the shorter side becomes `size` and
+    the image a JPEG of this quality. Samples are shuffled by `seed`, or kept in order for None.
+    """
+
+    samples_per_shard: int = 1000
+    size: int | None = None
+    quality: int = 95
+    seed: int | None = 0
+
+    def __post_init__(self) -> None:
+        for name in ("samples_per_shard", "size", "quality"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"{name} must be 1 or more, got {value}")
+
+
+class Made(NamedTuple):
+    """A finished shard."""
+
+    table: NDArray[Any]
+    size: int
+    sha256: str
+    bad: list[BadSample]
+
+
+def make_shards(
+    source: Source,
+    folder: str | Path,
+    split: str,
+    recipe: Recipe | None = None,
+    *,
+    workers: int = 1,
+    max_bad: float = DEFAULT_LIMIT,
+    progress: bool = False,
+) -> SplitInfo:
+    """Write one split: shards, index and its part of `_info.json`. Call it again to go on."""
+    recipe = recipe or Recipe()
+    if len(source) == 0:
+        raise ShardError(f"no images for the split {split!r}")
+    if not re.fullmatch(r"[A-Za-z0-9_]+", split):
+        raise ValueError(f"a split is named by letters, digits and _, got {split!r}")
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    made = {"source": source.fingerprint(), "samples": len(source), **asdict(recipe)}
+    record = _claim(folder, split, made, source.classes)
+    count = -(-len(source) // recipe.samples_per_shard)
+    names = [f"{split}-{i:05d}.tar" for i in range(count)]
+    work = partial(_make_one, source=source, folder=folder, names=names, recipe=recipe)
+    bad = BadSamples(len(source), max_bad, folder / f"bad_samples-{split}.csv")
+    shards: list[Made] = []
+    for shard in in_processes(work, range(count), workers, split if progress else None):
+        bad.add(shard.bad)
+        shards.append(shard)
+    info = _split_info(split, names, shards, made)
+    write_table(folder / index_name(split), [shard.table for shard in shards])
+    _publish(folder, info, source.classes)
+    for path in (record, *(_record(folder / name) for name in names)):
+        path.unlink(missing_ok=True)
+    return info
+
+
+def _split_info(
+    split: str, names: list[str], shards: list[Made], made: dict[str, Any]
+) -> SplitInfo:
+    lengths = [len(shard.table) for shard in shards]
+    return SplitInfo(
+        name=split,
+        num_samples=sum(lengths),
+        filenames=names,
+        shard_lengths=lengths,
+        shard_bytes=[shard.size for shard in shards],
+        sha256=[shard.sha256 for shard in shards],
+        made=made,
+    )
+
+
+def _claim(folder: Path, split: str, made: dict[str, Any], classes: Sequence[str]) -> Path:
+    """A folder holds a split of one source and one recipe; other shards are never written over."""
+    record = folder / f".{split}.making.json"
+    info = read_info(str(folder), Storage())
+    if info is not None and split in info.splits:
+        before = info.splits[split].made
+    elif record.exists():
+        before = json.loads(record.read_text())
+    else:
+        before = made
+    changed = [name for name in made if before.get(name) != made[name]]
+    if changed:
+        name = changed[0]
+        raise ShardError(
+            f"{folder} has the split {split!r} with {name} {before.get(name)!r}, now it is "
+            f"{made[name]!r}: remove that split or take another folder"
+        )
+    if info is not None and info.splits and list(classes) != list(info.classes):
+        raise ShardError(f"{folder} has shards of other classes than those of the split {split!r}")
+    for left in folder.glob(f".{split}-*.part"):  # by a run that was killed
+        left.unlink()
+    with written_whole(record) as file:
+        file.write(json.dumps(made).encode())
+    return record
+
+
+def _publish(folder: Path, split: SplitInfo, classes: Sequence[str]) -> None:
+    info = read_info(str(folder), Storage()) or Info({})
+    replace(info, splits={**info.splits, split.name: split}, classes=list(classes)).write(
+        str(folder)
+    )
+
+
+# --- one shard ---------------------------------------------------------------------------------
+
+
+def _make_one(i: int, source: Source, folder: Path, names: Sequence[str], recipe: Recipe) -> Made:
+    path = folder / names[i]
+    found = _finished(path)
+    if found is not None:
+        return found
+    order, size = _order(len(source), recipe.seed), recipe.samples_per_shard
+    bad: list[BadSample] = []
+    with written_whole(path) as file:
+        written = _write(file, source, order[i * size : (i + 1) * size], recipe, path.name, bad)
+        file.flush()
+        table = _read_back(Path(file.name), path.name, written)
+        done = Made(table, os.path.getsize(file.name), _sha256(file.name), bad)
+        with written_whole(_record(path)) as record:
+            record.write(json.dumps([done.sha256, bad]).encode())
+    return done
+
+
+@lru_cache(maxsize=1)
+def _order(n: int, seed: int | None) -> Sequence[int]:
+    return range(n) if seed is None else shuffled(n, Purpose.MAKER, seed).tolist()
+
+
+def _write(
+    file: Any,
+    source: Source,
+    numbers: Sequence[int],
+    recipe: Recipe,
+    shard: str,
+    bad: list[BadSample],
+) -> list[tuple[str, int, int]]:
+    """Samples into a tar file; gives key, label and checksum of each. Bad images are left out."""
+    written = []
+    # fixed times and owners: the same samples make the same file
+    with TarWriter(file, encoder=False, mtime=0) as tar:
+        for number in numbers:
+            key = f"{number:08d}"
+            try:
+                item = source.item(number)
+                key = _key(number, item.name)
+                data, ending = _checked(item.data, item.ending, recipe)
+            except (BadData, OSError) as error:
+                bad.append(BadSample(shard, key, str(error)))
+                continue
+            tar.write({"__key__": key, ending: data, "cls": str(item.label).encode()})
+            written.append((key, item.label, zlib.crc32(data)))
+    return written
+
+
+def _key(number: int, name: str) -> str:
+    """Unique by the number in the source; the name is for people. A dot would end the key."""
+    return f"{number:08d}" + "_" * bool(name) + re.sub(r"[^A-Za-z0-9_-]", "_", name)[:60]
+
+
+def _checked(data: bytes, ending: str, recipe: Recipe) -> tuple[bytes, str]:
+    """The bytes for the shard: as they are, if they decode, or at another size."""
+    image = ImageDecoder()(data)
+    if recipe.size is None:
+        return data, ending
+    image = resize(image, [recipe.size], InterpolationMode.BICUBIC)  # pyright: ignore
+    stream = io.BytesIO()
+    image.save(stream, format="JPEG", quality=recipe.quality)  # pyright: ignore
+    return stream.getvalue(), "jpg"
+
+
+def _read_back(path: Path, name: str, written: list[tuple[str, int, int]]) -> NDArray[Any]:
+    """The rows of a new shard, if what is on disk is what was meant to be written."""
+    with open(path, "rb") as file:
+        rows: list[Row] = scan(file, name, IMAGE_ENDINGS)
+        for row, (key, label, checksum) in zip(rows, written, strict=True):
+            file.seek(row.offset)
+            if (row.key, row.label, zlib.crc32(file.read(row.size))) != (key, label, checksum):
+                raise ShardError(f"{path}: {key!r} on disk differs from what was written")
+    return as_table(rows)
+
+
+def _record(path: Path) -> Path:
+    return path.with_name(f".{path.name}.json")
+
+
+def _finished(path: Path) -> Made | None:
+    """A shard that an earlier run finished: by its record, or by `_info.json`."""
+    if not path.exists():
+        return None
+    if _record(path).exists():
+        sha256, bad = json.loads(_record(path).read_text())
+    else:
+        info = read_info(str(path.parent), Storage())
+        known = chain.from_iterable(
+            zip(split.filenames, split.sha256, strict=True)
+            for split in (info.splits.values() if info else ())
+        )
+        sha256, bad = dict(known).get(path.name), []
+    if sha256 is None or _sha256(path) != sha256:
+        return None
+    with open(path, "rb") as file:
+        table = as_table(scan(file, path.name, IMAGE_ENDINGS))
+    return Made(table, path.stat().st_size, sha256, [BadSample(*each) for each in bad])
+
+
+def _sha256(path: str | Path) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,41 @@
+"""One function over many items, by some processes, in order, with a progress bar."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from typing import Any, TypeVar
+
+from tqdm import tqdm
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+_work: Callable[[Any], Any] | None = None
+
+
+def in_processes(
+    work: Callable[[T], R], items: Sequence[T], workers: int, title: str | None
+) -> Iterator[R]:
+    """work(item) for every item. Without a title there is no bar; one worker is this process."""
+    bar = partial(tqdm, total=len(items), desc=title, unit="shard", disable=title is None)
+    if workers <= 1:
+        yield from bar(map(work, items))
+        return
+    # `work` can be large (a list of a million files): it is sent once to a process, not per item
+    pool = ProcessPoolExecutor(min(workers, len(items)), initializer=_begin, initargs=(work,))
+    try:
+        yield from bar(pool.map(_do, items))
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _begin(work: Callable[[Any], Any]) -> None:
+    global _work
+    _work = work
+
+
+def _do(item: Any) -> Any:
+    assert _work is not None
+    return _work(item)

@@ -1,0 +1,117 @@
+"""Where images come from before they are in shards: files, arrays, datasets."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+
+class Item(NamedTuple):
+    """One image before it is in a shard: a name for its key, and its bytes as a file."""
+
+    name: str
+    label: int
+    ending: str
+    data: bytes
+
+
+class Source(Protocol):
+    """A sequence of items, and what tells it from other sources."""
+
+    @property
+    def classes(self) -> Sequence[str]: ...
+    def __len__(self) -> int: ...
+    def item(self, i: int) -> Item: ...
+    def fingerprint(self) -> str: ...
+
+
+@dataclass(frozen=True)
+class Files:
+    """Image files, with their bytes as they are."""
+
+    root: Path
+    names: Sequence[str]
+    labels: Sequence[int]
+    classes: Sequence[str]
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def item(self, i: int) -> Item:
+        path = self.root / self.names[i]
+        ending = path.suffix.lower().lstrip(".")
+        ending = "jpg" if ending == "jpeg" else ending  # what timm looks for
+        return Item(path.stem, self.labels[i], ending, path.read_bytes())
+
+    def fingerprint(self) -> str:
+        """Of names, labels and sizes: a file that was replaced by another is noticed."""
+        sizes = map(_size, (self.root / name for name in self.names))
+        return _digest(zip(self.names, self.labels, sizes, strict=True))
+
+
+@dataclass(frozen=True)
+class Arrays:
+    """Grey images in an array (N, H, W) of bytes, kept as PNG."""
+
+    images: NDArray[np.uint8]
+    labels: NDArray[Any]
+    classes: Sequence[str]
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def item(self, i: int) -> Item:
+        return Item("", int(self.labels[i]), "png", as_png(self.images[i]))
+
+    def fingerprint(self) -> str:
+        return _digest([self.images.shape, self.images.tobytes(), self.labels.tolist()])
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """Any dataset of (PIL image or array, label) pairs, torchvision's above all, kept as PNG."""
+
+    dataset: Any
+    name: str
+    classes: Sequence[str] = ()
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def item(self, i: int) -> Item:
+        image, label = self.dataset[i]
+        return Item("", int(label), "png", as_png(image))
+
+    def fingerprint(self) -> str:
+        return _digest([self.name, len(self)])
+
+
+def as_png(image: Image.Image | NDArray[np.uint8]) -> bytes:
+    """Without loss, and without the time of day or anything else that could differ."""
+    stream = io.BytesIO()
+    picture = image if isinstance(image, Image.Image) else Image.fromarray(np.asarray(image))
+    picture.save(stream, format="PNG")
+    return stream.getvalue()
+
+
+def _size(path: Path) -> int:
+    """Of a file; one that is missing is a bad sample, when its turn comes."""
+    try:
+        return path.stat().st_size
+    except OSError:
+        return -1
+
+
+def _digest(parts: Any) -> str:
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(part if isinstance(part, bytes) else repr(part).encode("utf-8", "replace"))
+    return digest.hexdigest()

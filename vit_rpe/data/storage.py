@@ -1,0 +1,204 @@
+"""Bytes from shards: local files, any fsspec address, and commands only where they are allowed."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, NamedTuple, TypeVar
+
+import fsspec
+from filelock import FileLock
+from fsspec.core import url_to_fs
+from webdataset.gopen import gopen
+
+from .errors import ShardError
+
+T = TypeVar("T")
+
+TRIES = 4  # of a read from afar; a network that fails for longer is not the fault of a sample
+_FINAL = (FileNotFoundError, PermissionError, ValueError, TypeError)  # not worth another try
+OPEN_FILES = 128
+
+
+class Span(NamedTuple):
+    """Some bytes of a file."""
+
+    url: str
+    offset: int
+    size: int
+
+
+def is_remote(url: str) -> bool:
+    return "://" in url and not url.startswith("file://")
+
+
+def is_command(url: str) -> bool:
+    return url.startswith("pipe:")
+
+
+def local_path(url: str) -> str:
+    return url.removeprefix("file://")
+
+
+def join(folder: str, name: str) -> str:
+    """The address of a file of a folder; one that is complete is left alone."""
+    if is_remote(name) or is_command(name) or os.path.isabs(name):
+        return name
+    return f"{folder.rstrip('/')}/{name}" if is_remote(folder) else os.path.join(folder, name)
+
+
+def cache_folder() -> Path:
+    """Where indices, and shards from commands, are kept: $VIT_RPE_CACHE or ~/.cache/vit_rpe."""
+    return Path(os.environ.get("VIT_RPE_CACHE") or Path.home() / ".cache" / "vit_rpe")
+
+
+@contextmanager
+def written_whole(path: str | Path) -> Iterator[IO[bytes]]:
+    """A file that appears under its name only when everything is written and on disk."""
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        with open(part, "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(part, path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+@dataclass
+class Storage:
+    """Reads parts of shards. `cache` keeps whole shards from afar in a local folder.
+
+    `allow_pipe` lets an address such as `pipe:zcat x.tar.gz` run its command: only ever set it from
+    the command line of the user, never from a file.
+    """
+
+    cache: str | None = None
+    allow_pipe: bool = False
+
+    def __post_init__(self) -> None:
+        self._files: OrderedDict[str, int] = OrderedDict()
+
+    def read(self, spans: Sequence[Span]) -> list[bytes]:
+        """The bytes of each span; fewer than asked for where a file ends before."""
+        local = [self._local(span.url) for span in spans]
+        afar = [span for span, path in zip(spans, local, strict=True) if path is None]
+        fetched = iter(_fetch(afar))
+        return [
+            next(fetched) if path is None else self._read_local(path, span)
+            for span, path in zip(spans, local, strict=True)
+        ]
+
+    def open(self, url: str) -> IO[bytes]:
+        """A whole shard, to be read from its beginning."""
+        path = self._local(url)
+        if path is not None:
+            return _named(url, lambda: open(path, "rb"))
+        return _patiently(url, lambda: fsspec.open(url, "rb").open())  # pyright: ignore
+
+    def size(self, url: str) -> int:
+        path = self._local(url)
+        if path is not None:
+            return _named(url, lambda: os.stat(path).st_size)
+        fs, name = url_to_fs(url)
+        return int(_patiently(url, lambda: fs.size(name)))
+
+    def _local(self, url: str) -> str | None:
+        """A local file with the bytes of a shard, if it has one; fetched when it should be."""
+        if is_command(url):
+            if not self.allow_pipe:
+                raise ShardError(
+                    f"{url!r} is a command, and commands run only if allowed on the command line "
+                    "(--allow-pipe)"
+                )
+            return self._cached(url, self.cache or str(cache_folder() / "shards"))
+        if not is_remote(url):
+            return local_path(url)
+        return self._cached(url, self.cache) if self.cache else None
+
+    def _cached(self, url: str, folder: str) -> str:
+        name = hashlib.sha256(url.encode()).hexdigest()[:16] + "-" + Path(url).name[-80:]
+        path = Path(folder) / name.replace(" ", "_")
+        if not path.exists():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with FileLock(f"{path}.lock"):
+                if not path.exists():
+                    _patiently(url, lambda: _download(url, path))
+        return str(path)
+
+    def _read_local(self, path: str, span: Span) -> bytes:
+        return _named(path, lambda: os.pread(self._file(path), span.size, span.offset))
+
+    def _file(self, path: str) -> int:
+        if path in self._files:
+            self._files.move_to_end(path)
+        else:
+            self._files[path] = os.open(path, os.O_RDONLY)
+            if len(self._files) > OPEN_FILES:
+                os.close(self._files.popitem(last=False)[1])
+        return self._files[path]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"cache": self.cache, "allow_pipe": self.allow_pipe, "_files": OrderedDict()}
+
+    def __del__(self) -> None:
+        for file in getattr(self, "_files", {}).values():
+            with suppress(OSError):
+                os.close(file)
+
+
+def _download(url: str, path: Path) -> None:
+    opened: Any = gopen(url) if is_command(url) else fsspec.open(url, "rb")
+    with opened as source, written_whole(path) as target:
+        shutil.copyfileobj(source, target, 1 << 20)
+
+
+def _fetch(spans: list[Span]) -> list[bytes]:
+    """Spans from afar, all at once: a file system that can do so has them under way together."""
+    if not spans:
+        return []
+    fs, _ = url_to_fs(spans[0].url)
+    names = [fs._strip_protocol(span.url) for span in spans]
+    starts = [span.offset for span in spans]
+    ends = [span.offset + span.size for span in spans]
+
+    def read() -> list[bytes]:
+        return fs.cat_ranges(names, starts, ends, on_error="raise")  # pyright: ignore
+
+    found = _patiently(spans[0].url, read)
+    for span, data in zip(spans, found, strict=True):
+        if len(data) > span.size:
+            raise ShardError(f"{span.url}: its server sends whole files only; set a cache folder")
+    return found
+
+
+def _patiently(url: str, call: Callable[[], T]) -> T:
+    """A call over a network, tried again after a while if it fails."""
+    for left in reversed(range(TRIES)):
+        try:
+            return _named(url, call)
+        except ShardError as error:
+            if not left or isinstance(error.__cause__, _FINAL):
+                raise
+            time.sleep(0.2 * 4 ** (TRIES - 1 - left))
+    raise AssertionError
+
+
+def _named(url: str, call: Callable[[], T]) -> T:
+    """A call whose errors say which file it was about."""
+    try:
+        return call()
+    except ImportError as error:
+        raise ImportError(f"{url}: {error}") from None
+    except Exception as error:
+        raise ShardError(f"{url} cannot be read: {type(error).__name__}: {error}") from error

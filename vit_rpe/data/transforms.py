@@ -1,0 +1,167 @@
+"""From an image to a tensor, by timm.data and torchvision; the draws are seeded by the reader."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+from inspect import signature
+from itertools import chain
+from typing import Any
+
+import torch
+from PIL import Image
+from timm.data import auto_augment
+from timm.data.constants import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
+from timm.data.random_erasing import RandomErasing
+from timm.data.transforms_factory import create_transform
+from torch import Tensor
+from torchvision import transforms
+
+from .draws import Purpose, kept_generators, seed_all
+
+TRIVIAL = "trivial"  # torchvision's TrivialAugmentWide, beside the names that timm knows
+_FIXED = {"input_size", "is_training", "separate", "use_prefetcher", "normalize", "re_num_splits"}
+_SEQUENCES = {"naflex", "patch_size", "max_seq_len", "patchify", "patchify_channels_last"}
+OPTIONS = (
+    frozenset(signature(create_transform).parameters)
+    - _FIXED
+    - _SEQUENCES
+    - {"patchify_flatten", "tf_preprocessing"}
+)
+
+Apply = Callable[[Any], Tensor]
+
+
+@dataclass(frozen=True)
+class Resolution:
+    """The side of the images by epoch: from `first` to `last` over some epochs, then `last`.
+
+    Sides are multiples of `multiple`, the size of a patch.
+    """
+
+    last: int
+    first: int | None = None
+    epochs: int = 0
+    multiple: int = 16
+
+    def __post_init__(self) -> None:
+        for side in (self.last, self.first or self.last):
+            if side <= 0 or (self.epochs and side % self.multiple):
+                raise ValueError(f"sides are positive multiples of {self.multiple}, got {side}")
+
+    def __call__(self, epoch: int) -> int:
+        if self.first is None or epoch >= self.epochs - 1:
+            return self.last
+        grown = self.first + (self.last - self.first) * epoch / (self.epochs - 1)
+        return int(grown / self.multiple + 0.5) * self.multiple
+
+
+@dataclass(frozen=True)
+class ImageTransform:
+    """timm's transform of images, by its own names of options, at the resolution of each epoch.
+
+    `auto_augment` is a RandAugment ("rand-m9-mstd0.5-inc1"), AutoAugment ("original", "v0"),
+    3-Augment ("3a") or AugMix policy of timm's, or "trivial". `options` are the other arguments of
+    timm.data.create_transform: scale, ratio, hflip, color_jitter, re_prob, mean, std, crop_pct, ...
+
+    As in timm, workers hand over bytes, a quarter of what floats would be, and whole batches are
+    normalised, and parts of them erased, by `finish`, on the device of the model.
+    """
+
+    size: int | Resolution
+    training: bool = False
+    options: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        unknown = sorted(set(self.options) - OPTIONS)
+        if unknown:
+            raise ValueError(f"no option {unknown[0]!r}; there are {', '.join(sorted(OPTIONS))}")
+        self(0)  # a wrong value is an error now, not in a worker
+
+    def __call__(self, epoch: int) -> Apply:
+        return self._at(self._side(epoch))
+
+    def shape(self, epoch: int) -> tuple[int, int, int]:
+        return len(self._mean), self._side(epoch), self._side(epoch)
+
+    def finish(self, images: Tensor, draws: Sequence[tuple[int, ...]]) -> Tensor:
+        """Normalised images, some with erased parts; `draws` are the keys of their random draws."""
+        mean, std = (
+            torch.tensor(values, device=images.device).view(-1, 1, 1) * 255
+            for values in (self._mean, self._std)
+        )
+        images = _normalised(images, mean, std)
+        if self._erasing is not None:
+            with kept_generators():
+                for image, key in zip(images, draws, strict=True):
+                    seed_all(Purpose.ERASING, *key)
+                    self._erasing(image)
+        return images
+
+    @property
+    def _mean(self) -> Sequence[float]:
+        return self.options.get("mean", IMAGENET_DEFAULT_MEAN)
+
+    @property
+    def _std(self) -> Sequence[float]:
+        return self.options.get("std", IMAGENET_DEFAULT_STD)
+
+    @cached_property
+    def _erasing(self) -> RandomErasing | None:
+        """Draws on the CPU, wherever the images are, so that all devices erase the same."""
+        if not self.training or not self.options.get("re_prob"):
+            return None
+        mode, count = self.options.get("re_mode", "const"), self.options.get("re_count", 1)
+        return RandomErasing(self.options["re_prob"], mode=mode, max_count=count, device="cpu")
+
+    def _side(self, epoch: int) -> int:
+        return self.size if isinstance(self.size, int) else self.size(epoch)
+
+    @cached_property
+    def _at(self) -> Callable[[int], Apply]:
+        return lru_cache(maxsize=2)(self._make)
+
+    def _make(self, side: int) -> Apply:
+        options = {"is_training": self.training, "use_prefetcher": True, **self.options}
+        trivial = options.get("auto_augment") == TRIVIAL
+        if trivial:
+            # it stands where timm has its policies, which put colour jitter out of use
+            options.update(auto_augment=None, color_jitter=None)
+        if not (trivial and self.training):
+            return _mended(create_transform(side, **options))
+        parts: Any = create_transform(side, separate=True, **options)
+        return transforms.Compose([parts[0], transforms.TrivialAugmentWide(), *parts[1:]])
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"size": self.size, "training": self.training, "options": self.options}
+
+
+def _normalised(images: Tensor, mean: Tensor, std: Tensor) -> Tensor:
+    """(images - mean) / std. On a CPU one by one, as they fit into its cache, and by NumPy: torch
+    would start threads for each, which get in the way of the workers."""
+    if not images.is_cpu:
+        return images.float().sub_(mean).div_(std)
+    out = torch.empty(images.shape)
+    for image, result in zip(images.numpy(), out.numpy(), strict=True):
+        result[...] = image
+        result -= mean.numpy()
+        result /= std.numpy()
+    return out
+
+
+def _mended(transform: Any) -> Apply:
+    """timm's transform with a posterize that keeps 0 bits, as its policies ask for at times."""
+    for step in transform.transforms:
+        policy = getattr(step, "policy", None) or [getattr(step, "ops", [])]
+        for op in chain.from_iterable(policy):
+            if op.aug_fn is auto_augment.posterize:
+                op.aug_fn = _posterize
+    return transform
+
+
+def _posterize(image: Image.Image, bits_to_keep: int, **options: Any) -> Image.Image:
+    """Nothing is left of an image that keeps no bits; Pillow 13 would raise an error."""
+    if bits_to_keep < 1:
+        return Image.new(image.mode, image.size)
+    return auto_augment.posterize(image, bits_to_keep, **options)
