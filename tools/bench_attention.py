@@ -44,8 +44,8 @@ from bench_measure import (
 from bench_plot import KINDS, PATHS, case_table, plot, summarise, summary_text
 from torch import Tensor
 
-from vit_rpe.attention import choose_path, masked_linear_attention
-from vit_rpe.attention.functional import PathName
+from vit_rpe.attention import masked_linear_attention
+from vit_rpe.attention.functional import PathName, best_path
 from vit_rpe.rpe import ExponentialRPE, GridRPE, OffsetRPE
 
 MASKS: dict[str, type[GridRPE]] = {"offset": OffsetRPE, "exp": ExponentialRPE}
@@ -188,7 +188,7 @@ def chosen_path(name: str, x: Inputs) -> str | None:
     case = x.case
     if path != "auto":
         return None
-    return choose_path(x.rpe[mask](), case.batch * case.heads, case.m, case.d + 1)
+    return best_path(x.rpe[mask](), case.batch * case.heads, case.m, case.d + 1, x.v.device)
 
 
 # --- what is affordable ------------------------------------------------------------------------

@@ -1,7 +1,10 @@
+from dataclasses import asdict
+
 import pytest
+import timm
 import torch
 
-from vit_rpe.attention import PathCosts, choose_path
+from vit_rpe.attention import PathCosts, calibrate, choose_path
 from vit_rpe.attention.cost import block_slices, path_costs
 from vit_rpe.masks import Causal, Dense, Exponential, Mask, Ones, Toeplitz
 
@@ -54,3 +57,35 @@ def test_blocks_stay_within_the_grid():
         assert 1 <= len(blocks(*grid)) <= len(grid)
         assert all(1 <= b < n for b, n in zip(blocks(*grid), grid, strict=False))
     assert blocks(5000, terms=4)[0] >= blocks(5000)[0]  # more states, larger blocks
+
+
+def test_constants_are_measured_once_and_kept(tmp_path, monkeypatch):
+    file, cpu = tmp_path / "new" / "costs.json", torch.device("cpu")
+    monkeypatch.setenv(calibrate.SETTING, str(file))
+    calibrate._device_costs.cache_clear()
+    measured = calibrate.device_costs(cpu)
+    assert measured != PathCosts() and min(asdict(measured).values()) > 0
+    monkeypatch.setattr(calibrate, "measure", lambda _: pytest.fail("measured again"))
+    calibrate._device_costs.cache_clear()
+    assert calibrate.device_costs(cpu) == measured
+    monkeypatch.setenv(calibrate.SETTING, "default")
+    assert calibrate.device_costs(cpu) == PathCosts()
+
+
+def test_a_spoilt_file_of_constants_is_measured_anew(tmp_path, monkeypatch):
+    file = tmp_path / "costs.json"
+    file.write_text('{"cpu": [1, 2')
+    monkeypatch.setenv(calibrate.SETTING, str(file))
+    monkeypatch.setattr(calibrate, "measure", lambda _: PathCosts(multiply=7.0))
+    calibrate._device_costs.cache_clear()
+    assert calibrate.device_costs(torch.device("cpu")).multiply == 7.0
+
+
+def test_a_model_settles_its_path():
+    def path(**options) -> str:
+        return timm.create_model("performer_rpe2d_tiny_patch16_224", depth=1, **options).path
+
+    assert path() == "explicit" and path(rpe="none") == "scan" and path(path="product") == "product"
+    model = timm.create_model("performer_rpe2d_tiny_patch16_224", depth=1, rpe="exponential")
+    model.set_input_size((1792, 1792))
+    assert model.path == "scan"
