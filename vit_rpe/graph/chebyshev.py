@@ -10,13 +10,38 @@ what is cut off is known relative to the largest value on the interval, the norm
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import ceil, sqrt
+from dataclasses import dataclass
+from math import ceil, exp, sqrt
 
 import torch
 from torch import Tensor
 
 _LANCZOS = 30  # steps
 _MARGIN = 0.01  # of the width, added to what Lanczos has not seen
+
+
+@dataclass(frozen=True)
+class Interval:
+    """Where eigenvalues are: none below `low` or above `high`, some at or beyond the inner ends."""
+
+    low: float
+    high: float
+    inner_low: float
+    inner_high: float
+
+    @property
+    def centre(self) -> float:
+        return (self.low + self.high) / 2
+
+    @property
+    def radius(self) -> float:
+        return (self.high - self.low) / 2
+
+    def slack(self, lam: float) -> float:
+        """How far exp(-lam s) may be larger on the interval than on the spectrum, as exponent."""
+        return (
+            lam * (self.inner_low - self.low) if lam > 0 else -lam * (self.high - self.inner_high)
+        )
 
 
 def scaled_bessel(z: float) -> list[float]:
@@ -35,13 +60,17 @@ def scaled_bessel(z: float) -> list[float]:
     return [term / total for term in terms]
 
 
-def coefficients(lam: Tensor, radius: float, tol: float) -> Tensor:
-    """The scaled terms s_k I~_k for every lam (H,), (H, K): what is left out is at most `tol`."""
+def coefficients(lam: Tensor, interval: Interval, tol: float) -> Tensor:
+    """The scaled terms s_k I~_k for every lam (H,), (H, K).
+
+    What is left out is at most `tol` times the norm of exp(-lam T).
+    """
     rows = []
     for value in lam.tolist():
-        terms = scaled_bessel(abs(value) * radius)
+        terms = scaled_bessel(abs(value) * interval.radius)
+        allowed = tol * exp(-min(interval.slack(value), 700.0))
         rest, keep = 0.0, len(terms)
-        while keep > 1 and rest + 2 * terms[keep - 1] <= tol:
+        while keep > 1 and rest + 2 * terms[keep - 1] <= allowed:
             keep -= 1
             rest += 2 * terms[keep]
         sign = -1.0 if value > 0 else 1.0
@@ -65,10 +94,10 @@ def expand(matrix: Tensor, x: Tensor, terms: Tensor) -> Tensor:
     return result
 
 
-def spectral_interval(product: Callable[[Tensor], Tensor], like: Tensor) -> tuple[float, float]:
-    """An interval that holds the eigenvalues of a symmetric matrix, by a few Lanczos steps.
+def spectral_interval(product: Callable[[Tensor], Tensor], like: Tensor) -> Interval:
+    """That of a symmetric matrix, by a few Lanczos steps. `like` is a column (L, 1).
 
-    The extreme Ritz values, widened by their residuals and a margin. `like` is a column (L, 1).
+    The extreme Ritz values, which lie within the spectrum, widened by their residuals and a margin.
     """
     seed = torch.Generator(like.device).manual_seed(0)
     q = torch.randn(like.shape, generator=seed, dtype=like.dtype, device=like.device)
@@ -86,7 +115,9 @@ def spectral_interval(product: Callable[[Tensor], Tensor], like: Tensor) -> tupl
     ritz, vectors = _tridiagonal(diagonal, beside[:-1])
     residual = beside[-1] * vectors[-1].abs()
     margin = _MARGIN * float(ritz[-1] - ritz[0])
-    return float(ritz[0] - residual[0]) - margin, float(ritz[-1] + residual[-1]) + margin
+    low, high = float(ritz[0]), float(ritz[-1])
+    below, above = float(residual[0]) + margin, float(residual[-1]) + margin
+    return Interval(low - below, high + above, low, high)
 
 
 def _tridiagonal(diagonal: list[float], beside: list[float]) -> tuple[Tensor, Tensor]:

@@ -14,7 +14,7 @@ from vit_rpe.masks import Mask, Ones, Scaled
 from vit_rpe.masks.base import check_columns, check_rows
 
 from .base import Folded, GraphMask, as_values
-from .chebyshev import coefficients, expand, spectral_interval
+from .chebyshev import Interval, coefficients, expand, spectral_interval
 from .csr import SparseMatrix
 from .edges import as_graph, coalesce
 
@@ -54,8 +54,8 @@ class Diffusion(GraphMask):
     ):
         if kind not in KINDS:
             raise ValueError(f"kind must be one of {', '.join(KINDS)}, got {kind!r}")
-        if not 1e-15 <= tol < 1:
-            raise ValueError(f"tol must be at least 1e-15 and less than 1, got {tol}")
+        if not 1e-16 <= tol < 1:
+            raise ValueError(f"tol must be at least 1e-16 and less than 1, got {tol}")
         self.length = as_graph(edge_index, num_nodes, edge_weight)
         self.kind = kind
         self.tol = tol
@@ -98,7 +98,7 @@ class Diffusion(GraphMask):
 
     def cost(self, columns: int) -> float:
         # lam may be learned and is not looked at: about so many products at the scale of lam = 1
-        products = 15 + 3 * self.operator.radius**0.5
+        products = 15 + 3 * self.operator.interval.radius**0.5
         return products * columns * (self.operator.matrix.starts[-1].item() + 4 * self.length)
 
     def magnitude(self) -> Mask:
@@ -131,31 +131,23 @@ class _Operator:
         row, column = torch.cat([row, nodes]), torch.cat([column, nodes])
         self.matrix = SparseMatrix(row, column, (n, n))
         self.value = torch.cat([value, diagonal])[self.matrix.order]
-        self.low, self.high = self._interval()
+        self.interval = self._interval()
         self._scaled: dict[torch.dtype, Tensor] = {}
 
-    def _interval(self) -> tuple[float, float]:
+    def _interval(self) -> Interval:
         """That of the spectrum; what is known for certain bounds what Lanczos saw."""
-        if self.kind == "normalized":
-            return 0.0, 2.0
         sizes = torch.zeros_like(self.degree).index_add_(0, self.matrix.row, self.value.abs())
         bound = float(sizes.max())
         csr = self.matrix.tensor(self.value)
-        low, high = spectral_interval(lambda x: csr @ x, self.value.new_zeros(len(sizes), 1))
-        floor = 0.0 if self.kind == "laplacian" else -bound
-        return max(low, floor) if floor else 0.0, min(high, bound)
-
-    @property
-    def centre(self) -> float:
-        return (self.low + self.high) / 2
-
-    @property
-    def radius(self) -> float:
-        return (self.high - self.low) / 2
+        seen = spectral_interval(lambda x: csr @ x, self.value.new_zeros(len(sizes), 1))
+        high = max(min(seen.high, bound), seen.inner_high)
+        if self.kind == "adjacency":
+            return Interval(max(seen.low, -bound), high, seen.inner_low, seen.inner_high)
+        return Interval(0.0, high, 0.0, seen.inner_high)  # each component has the eigenvalue 0
 
     def norm(self, lam: Tensor) -> Tensor:
         """exp(-lam s) at its largest for s in the interval."""
-        return (-lam * self.centre + lam.abs() * self.radius).exp()
+        return (-lam * self.interval.centre + lam.abs() * self.interval.radius).exp()
 
     def scaled(self, dtype: torch.dtype) -> Tensor:
         """(S - centre) / radius as a CSR matrix."""
@@ -164,21 +156,21 @@ class _Operator:
             shift = torch.zeros_like(self.value)
             # self-loops share the diagonal's places: the shift is taken from one of them
             first = on_diagonal & (self.matrix.order >= len(self.adjacency[1]))
-            shift[first] = self.centre
-            value = (self.value - shift) / (self.radius or 1.0)
+            shift[first] = self.interval.centre
+            value = (self.value - shift) / (self.interval.radius or 1.0)
             self._scaled[dtype] = self.matrix.tensor(value.to(dtype))
         return self._scaled[dtype]
 
     def times(self, x: Tensor) -> Tensor:
         """S x for x (L, C)."""
-        return self.scaled(x.dtype) @ x * self.radius + self.centre * x
+        return self.scaled(x.dtype) @ x * self.interval.radius + self.interval.centre * x
 
     def apply(self, x: Tensor, lam: Tensor, tol: float) -> Tensor:
         """exp(-lam S) x for x (L, H, C) and lam (H,), a slice of columns at a time."""
         spread = 1.0
         if self.root is not None:  # what the two diagonals around S do to an error
             spread = float(self.root.max() / self.root.min())
-        terms = coefficients(lam, self.radius, max(tol / spread, 1e-16))
+        terms = coefficients(lam, self.interval, tol / spread)
         terms = terms * self.norm(lam.double())[:, None]
         matrix = self.scaled(x.dtype)
         step = max(1, _COLUMNS // x.shape[1])

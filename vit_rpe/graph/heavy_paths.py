@@ -132,8 +132,9 @@ class _Level:
         self.below: SparseMatrix | None = None  # from the places to the paths that hang from them
         self.attach: Tensor | None = None
         if upper is not None:
-            self.attach = all_paths.attach[self.paths] - upper.places.start
-            upper.below = SparseMatrix.selection(self.attach, len(upper.path))
+            attach = all_paths.attach[self.paths] - upper.places.start
+            upper.below = SparseMatrix.selection(attach, len(upper.path))
+            self.attach = attach
 
 
 def _range(chosen: Tensor) -> slice:
