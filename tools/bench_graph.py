@@ -5,7 +5,7 @@
     python tools/bench_graph.py --quick
 
 Every contestant of a case has the same graph and columns; contestants take turns, and medians are
-compared within one run. Brute force makes the matrix (distances by scipy) and multiplies by it.
+compared within one run. Brute force makes the matrix and multiplies by it.
 Growth exponents are least-squares slopes of log time over log(nodes + edges).
 """
 

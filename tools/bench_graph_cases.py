@@ -20,7 +20,6 @@ from vit_rpe.graph import (
     WalkKernel,
     both_directions,
     random_walks,
-    shortest_path_mask,
 )
 from vit_rpe.masks import Mask
 
@@ -71,12 +70,32 @@ BARS = (
 )
 
 
-def tree(nodes: int, window: int) -> Tensor:
-    """A random tree whose nodes hang from one of the `window` before them."""
-    later = torch.arange(1, nodes)
-    back = 1 + (torch.rand(nodes - 1) * later.clamp(max=window)).long()
-    names = torch.randperm(nodes)
-    return both_directions(torch.stack([names[later - back], names[later]]))
+class Tree:
+    """A tree by the parents of its nodes, which come before them; `edges` renames the nodes."""
+
+    def __init__(self, parent: Tensor):
+        names = torch.randperm(len(parent) + 1)
+        self.parent = parent.tolist()
+        self.edges = both_directions(torch.stack([names[parent], names[1:]]))
+
+    @classmethod
+    def deep(cls, nodes: int) -> Tree:
+        """A node hangs from one of the sqrt(nodes) before it."""
+        later = torch.arange(1, nodes)
+        return cls(later - 1 - (torch.rand(nodes - 1) * later.clamp(max=nodes**0.5)).long())
+
+    @classmethod
+    def shallow(cls, nodes: int) -> Tree:
+        """Every node has eight children, as long as there are nodes."""
+        return cls(torch.arange(nodes - 1) // 8)
+
+    def distances(self, weight: Tensor) -> Tensor:
+        """All of them, row by row: a node is one edge further away than its parent. O(L^2)."""
+        nodes = len(self.parent) + 1
+        matrix = weight.new_zeros(nodes, nodes)
+        for v, p in enumerate(self.parent, 1):
+            matrix[v, :v] = matrix[:v, v] = matrix[p, :v] + weight[v - 1]
+        return matrix
 
 
 def graph(nodes: int, degree: int = 5) -> Tensor:
@@ -86,38 +105,35 @@ def graph(nodes: int, degree: int = 5) -> Tensor:
 
 
 def tree_exponential(nodes: int) -> Case:
-    edges = tree(nodes, round(nodes**0.5))
-    weight = torch.rand(nodes - 1).repeat(2)
-    make = partial(TreeExponential, edges, weight, torch.tensor(-0.3), torch.tensor(0.0), nodes)
-    brute = partial(shortest_path_mask, edges, _decay, nodes, weight)
-    return _product_case(nodes, edges, make, brute, 64, "weighted tree")
+    tree = Tree.deep(nodes)
+    weight = torch.rand(nodes - 1)
+    rate, shift = torch.tensor(-0.3), torch.tensor(0.0)
+    make = partial(TreeExponential, tree.edges, weight.repeat(2), rate, shift, nodes)
 
+    def brute() -> Tensor:
+        return tree.distances(weight).mul_(rate).exp_()
 
-def _decay(distance: Tensor) -> Tensor:
-    return torch.exp(-0.3 * distance.float())
+    return _product_case(nodes, tree, make, brute, "weighted tree")
 
 
 def tree_function(nodes: int, shallow: bool = False) -> Case:
-    edges = tree(nodes, nodes if shallow else round(nodes**0.5))
+    tree = Tree.shallow(nodes) if shallow else Tree.deep(nodes)
     values = torch.rand(nodes)
-    make = partial(TreeFunction, edges, values, nodes)
-    if shallow:
-        make = partial(make, algorithm="histogram")
-    brute = partial(shortest_path_mask, edges, values, nodes)
-    diameter = TreeFunction(edges, values, nodes).forest.diameter
-    return _product_case(nodes, edges, make, brute, 64, f"diameter {diameter}")
+    make = partial(TreeFunction, tree.edges, values, nodes)
+
+    def brute() -> Tensor:
+        return values[tree.distances(torch.ones(nodes - 1, dtype=torch.int32))]
+
+    mask = make()
+    algorithm = "histogram" if mask.by_histogram else "centroid"
+    return _product_case(nodes, tree, make, brute, f"diameter {mask.forest.diameter}: {algorithm}")
 
 
 def _product_case(
-    nodes: int,
-    edges: Tensor,
-    make: Callable[[], Mask],
-    brute: Callable[[], Mask],
-    columns: int,
-    note: str,
+    nodes: int, tree: Tree, make: Callable[[], Mask], brute: Callable[[], Tensor], note: str
 ) -> Case:
     """A mask's product, the same with its construction, and brute force with and without it."""
-    x = torch.randn(nodes, columns)
+    x = torch.randn(nodes, 64)
     mask = make()
     calls: dict[str, Callable[[], object]] = {
         "product": lambda: mask.matmul(x),
@@ -125,9 +141,9 @@ def _product_case(
     }
     if nodes <= LARGEST_DENSE:
         matrix = brute()
-        calls["brute force"] = lambda: brute().matmul(x)
-        calls["dense product alone"] = lambda: matrix.matmul(x)
-    return Case(nodes, edges.shape[1], columns, note, calls)
+        calls["brute force"] = lambda: brute() @ x
+        calls["dense product alone"] = lambda: matrix @ x
+    return Case(nodes, tree.edges.shape[1], 64, note, calls)
 
 
 def diffusion(nodes: int, kind: str) -> Case:

@@ -67,7 +67,7 @@ def test_isolated_nodes_stay_where_they_are():
     for edges in (STAR, EMPTY):
         walks = random_walks(edges, 3, 4, 6)
         assert (walks.nodes[4:, :, 0] == torch.tensor([[4], [5]])).all()
-        assert (walks.nodes[4:, :, 1:] == -1).all() and (walks.weight[4:, :, 1:] == 0).all()
+        assert (walks.nodes[4:, :, 1:] == -1).all() and (walks.importance()[4:, :, 1:] == 0).all()
         mask = WalkKernel(walks, 0.5)
         torch.testing.assert_close(mask.dense()[4:, 4:], torch.eye(2).double())
         assert torch.isfinite(mask.dense()).all()

@@ -28,7 +28,7 @@ class SparseMatrix:
         self.order = order
         self.row, self.column = row[order], column[order]
         self.starts = row_starts(self.row, shape[0])
-        self._ones: dict[torch.dtype, Tensor] = {}
+        self._units: dict[torch.dtype, Tensor] = {}
 
     @classmethod
     def selection(cls, index: Tensor, size: int) -> SparseMatrix:
@@ -43,9 +43,17 @@ class SparseMatrix:
 
     def __matmul__(self, x: Tensor) -> Tensor:
         """The product of the matrix whose entries are 1."""
-        if x.dtype not in self._ones:
-            self._ones[x.dtype] = torch.ones(len(self.row), dtype=x.dtype, device=self.row.device)
-        return self.product(self._ones[x.dtype], x)
+        if x.ndim == 2:
+            return _UnitProduct.apply(self, x)
+        parts = [_UnitProduct.apply(self, part) for part in x.flatten(0, -3)]
+        return torch.stack(parts).unflatten(0, x.shape[:-2])
+
+    def unit(self, dtype: torch.dtype) -> Tensor:
+        """The matrix whose entries are 1, as torch's sparse CSR matrix."""
+        if dtype not in self._units:
+            ones = torch.ones(len(self.row), dtype=dtype, device=self.row.device)
+            self._units[dtype] = self.tensor(ones)
+        return self._units[dtype]
 
     def product(self, values: Tensor, x: Tensor) -> Tensor:
         """The product with entries `values` (..., E), in this matrix's order."""
@@ -64,6 +72,18 @@ class SparseMatrix:
             return torch.sparse_csr_tensor(
                 self.starts, self.column, values, self.shape, check_invariants=False
             )
+
+
+class _UnitProduct(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, matrix: SparseMatrix, x: Tensor) -> Tensor:
+        ctx.matrix = matrix
+        return matrix.unit(x.dtype) @ x.contiguous()
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[None, Tensor]:
+        (grad,) = grads
+        return None, ctx.matrix.mT.unit(grad.dtype) @ grad.contiguous()
 
 
 class _Product(torch.autograd.Function):

@@ -149,15 +149,31 @@ def two_sided(z: Tensor, rate: Tensor, along: Tensor, path: Tensor) -> Tensor:
     """What each place takes from the others of its path, on either side: (..., P, C)."""
     blocks, along, path = _blocks(z, along, path)
     gap = (along[:, :, None] - along[:, None, :]).abs()
-    same = (path[:, :, None] == path[:, None, :]) & ~torch.eye(
-        path.shape[1], dtype=torch.bool, device=path.device
-    )
+    itself = torch.eye(path.shape[1], dtype=torch.bool, device=path.device)
+    same = (path[:, :, None] == path[:, None, :]) & ~itself
     result = _kernel(rate, gap, same) @ blocks
     if len(path) > 1:
-        back = blocks.flip(-3, -2), rate, -along.flip(0, 1), path.flip(0, 1)
-        result = result + _from_before(blocks, rate, along, path)
-        result = result + _from_before(*back).flip(-3, -2)
+        result = result + _from_other_blocks(blocks, rate, along, path)
     return result.flatten(-3, -2)[..., : z.shape[-2], :]
+
+
+def _from_other_blocks(blocks: Tensor, rate: Tensor, along: Tensor, path: Tensor) -> Tensor:
+    """What each place takes from the blocks before and after its own, (..., blocks, b, C)."""
+    edges, crossing = along[:, [-1, 0]], path[:, [-1, 0]]  # the last place, and the first
+    gap = (edges[:, :, None] - along[:, None, :]).abs()
+    sent = _kernel(rate, gap, path[:, None, :] == crossing[:, :, None]) @ blocks
+    forward = _up_to(sent[..., 0, :], rate, edges[:, 0], crossing[:, 0])
+    back = _up_to(sent[..., 1, :].flip(-2), rate, -edges[:, 1].flip(0), crossing[:, 1].flip(0))
+    states = torch.stack([_shifted(forward, 1), _shifted(back.flip(-2), -1)], -2)
+    edges = torch.stack([edges[:, 0].roll(1), edges[:, 1].roll(-1)], -1)
+    crossing = torch.stack([crossing[:, 0].roll(1), crossing[:, 1].roll(-1)], -1)
+    gap = (along[:, :, None] - edges[:, None, :]).abs()
+    return _kernel(rate, gap, path[:, :, None] == crossing[:, None, :]) @ states
+
+
+def _shifted(x: Tensor, by: int) -> Tensor:
+    """Entry i becomes that of the block before (1) or after (-1), 0 at the end: (..., P, C)."""
+    return F.pad(x, (0, 0, 1, -1) if by > 0 else (0, 0, -1, 1))
 
 
 def _up_to(z: Tensor, rate: Tensor, along: Tensor, path: Tensor) -> Tensor:

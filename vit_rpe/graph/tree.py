@@ -22,8 +22,8 @@ from .forest import Forest
 from .heavy_paths import HeavyPaths
 
 ALGORITHMS = ("auto", "centroid", "histogram")
-# Distances that one round of separators is worth (docs/graphs.md).
-_ROUND = 4.0
+# Distances of a histogram that take as long as one round of separators (docs/graphs.md).
+_ROUND = 1.5
 
 
 class TreeExponential(GraphMask):
@@ -120,8 +120,7 @@ class TreeFunction(GraphMask):
         self.length = self.forest.num_nodes
         self.values = values
         self.check_shapes()
-        rounds = _ROUND * max(1.0, log2(self.length / 32))
-        small = self.forest.diameter <= rounds
+        small = self.forest.diameter <= _ROUND * self._rounds
         self.by_histogram = algorithm == "histogram" or (algorithm == "auto" and small)
         is_path = self.forest.diameter == self.length - 1
         self.along = self.forest.along_path() if algorithm == "auto" and is_path else None
@@ -133,6 +132,11 @@ class TreeFunction(GraphMask):
                 f"a forest of diameter {needed - 1} needs values of shape (..., {needed}) or more, "
                 f"one for each distance from 0; got {tuple(self.values.shape)}"
             )
+
+    @property
+    def _rounds(self) -> float:
+        """About how often parts are split in two until they are small."""
+        return max(1.0, log2(self.length / 64))
 
     @cached_property
     def _separators(self) -> Separators:
@@ -198,8 +202,7 @@ class TreeFunction(GraphMask):
         return weights.masked_fill(hops < 0, 0.0)
 
     def cost(self, columns: int) -> float:
-        rounds = max(1.0, log2(self.length / 32))
-        work = 8.0 * self.forest.diameter if self.by_histogram else 40.0 * rounds
+        work = 8.0 * self.forest.diameter if self.by_histogram else 40.0 * self._rounds
         return (work + 2) * self.length * columns
 
     def magnitude(self) -> Mask:

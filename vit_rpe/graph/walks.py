@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from .csr import SparseMatrix
@@ -15,12 +16,12 @@ from .edges import as_graph, edge_weights, row_starts
 class Walks:
     """W walks from each of L nodes: `nodes` (L, W, T + 1), -1 after a walk has ended.
 
-    `weight` (L, W, T + 1) is the product of what the edges weigh over how likely they were taken:
-    with it, visits at step t count the entries of Adj^t without bias (Reid et al. 2023).
+    `factor` (L,) is what an edge weighs over how likely it is taken from a node; it is the same for
+    all edges that leave the node.
     """
 
     nodes: Tensor
-    weight: Tensor
+    factor: Tensor
 
     @property
     def num_nodes(self) -> int:
@@ -30,6 +31,15 @@ class Walks:
     def steps(self) -> int:
         """The number of steps T; a walk visits up to T + 1 nodes."""
         return self.nodes.shape[2] - 1
+
+    def importance(self) -> Tensor:
+        """The weight of each walk so far over its probability, (L, W, T + 1); 0 after the end.
+
+        Visits at step t that count so much are the entries of Adj^t on average (Reid et al. 2023).
+        """
+        taken = self.factor[self.nodes[..., :-1]].cumprod(-1)
+        weight = F.pad(taken, (1, 0), value=1.0)
+        return weight.masked_fill(self.nodes < 0, 0.0)
 
 
 def random_walks(
@@ -56,22 +66,18 @@ def random_walks(
     roads = _Roads(edge_index, edge_weights(edge_index, edge_weight), num_nodes)
 
     here = torch.arange(num_nodes, device=device).repeat_interleave(num_walks)
-    weight = torch.ones(len(here), dtype=torch.float64, device=device)
-    visited, weights = [here], [weight]
+    visited = [here]
     while length is None or len(visited) <= length:
-        draw = torch.rand(2, len(here), generator=generator, dtype=torch.float64, device=device)
-        goes_on = (here >= 0) & (draw[0] >= stop)
-        weight = weight * roads.total[here] / (1 - stop) if stop < 1 else weight
-        here = torch.where(goes_on, roads.next(here, draw[1]), -1)
-        if length is None and not (here >= 0).any():
+        if stop > 0:
+            stops = torch.rand(len(here), generator=generator, device=device) < stop
+            here = here.masked_fill(stops, num_nodes)
+        draw = torch.rand(len(here), generator=generator, dtype=torch.float64, device=device)
+        here = roads.next(here, draw)
+        if length is None and (here == num_nodes).all():
             break
         visited.append(here)
-        weights.append(weight.masked_fill(here < 0, 0.0))
-        weight = weights[-1]
-    shape = (num_nodes, num_walks, len(visited))
-    return Walks(
-        torch.stack(visited, -1).reshape(shape), torch.stack(weights, -1).float().reshape(shape)
-    )
+    nodes = torch.stack(visited, -1).reshape(num_nodes, num_walks, len(visited))
+    return Walks(nodes.masked_fill_(nodes == num_nodes, -1), roads.total / max(1 - stop, 1e-300))
 
 
 def _check(num_walks: int, length: int | None, stop: float) -> None:
@@ -86,34 +92,37 @@ def _check(num_walks: int, length: int | None, stop: float) -> None:
 
 
 class _Roads:
-    """Where one can go from each node, by inverse cumulative probabilities."""
+    """Where one can go from each node, by inverse cumulative probabilities.
+
+    Node L is nowhere: all roads from it, and from nodes that no edge leaves, lead there.
+    """
 
     def __init__(self, edge_index: Tensor, weight: Tensor, num_nodes: int):
         passable = (weight > 0).nonzero().squeeze(-1)
-        row, weight = edge_index[0, passable], weight[passable].double()
-        order = torch.argsort(row, stable=True)
-        row, self.target = row[order], edge_index[1, passable][order]
-        starts = row_starts(row, num_nodes)
-        self.first, self.last = starts[:-1], starts[1:] - 1
-        self.total = weight.new_zeros(num_nodes).index_add_(0, row, weight[order])
-        # every row adds 1, so that a row of tiny weights loses no digits beside large ones
-        self.reached = (weight[order] / self.total[row]).cumsum(0)
+        order = passable[torch.argsort(edge_index[0, passable], stable=True)]
+        row, weight = edge_index[0, order], weight[order].double()
+        self.total = weight.new_zeros(num_nodes).index_add_(0, row, weight)
         self.uniform = bool((weight == weight[:1]).all())
+        self.target = F.pad(edge_index[1, order], (0, 1), value=num_nodes)
+        starts = F.pad(row_starts(row, num_nodes), (0, 1), value=len(row))
+        self.count = starts.diff().clamp(min=1)
+        self.first = torch.where(starts.diff() > 0, starts[:-1], len(row))
+        # every row adds 1, so that a row of tiny weights loses no digits beside large ones
+        self.reached = (weight / self.total[row]).cumsum(0)
+        before = F.pad(self.reached, (1, 0))
+        self.before, self.until = before[starts[:-1]], before[starts[1:]]
 
     def next(self, here: Tensor, draw: Tensor) -> Tensor:
-        """The next node for uniform numbers `draw`; -1 from where no edge leaves."""
-        first, last = self.first[here], self.last[here]
-        if not len(self.target):
-            return torch.full_like(here, -1)
+        """The next node for uniform numbers `draw`."""
+        first, count = self.first.index_select(0, here), self.count.index_select(0, here)
         if self.uniform:
-            place = first + (draw * (last - first + 1)).long()
+            step = draw.mul_(count).long()
         else:
-            before = torch.where(first > 0, self.reached[(first - 1).clamp(min=0)], 0.0)
-            until = self.reached[last.clamp(min=0)]
-            place = torch.searchsorted(self.reached, before + draw * (until - before), right=True)
-        place = torch.maximum(torch.minimum(place, last), first)
-        stuck = last < first
-        return self.target[place.masked_fill(stuck, 0)].masked_fill(stuck, -1)
+            before = self.before.index_select(0, here)
+            wanted = before + draw * (self.until.index_select(0, here) - before)
+            step = torch.searchsorted(self.reached, wanted, right=True).sub_(first).clamp_(min=0)
+        # round-off may lead one place too far
+        return self.target.index_select(0, torch.minimum(step, count - 1).add_(first))
 
 
 class Visits:
@@ -129,7 +138,7 @@ class Visits:
         node = walks.nodes.flatten()
         seen = (node >= 0).nonzero().squeeze(-1)
         pairs, place = torch.unique(seen // (w * steps) * n + node[seen], return_inverse=True)
-        share = walks.weight.flatten()[seen] if unbiased else torch.ones_like(seen)
+        share = walks.importance().flatten()[seen] if unbiased else torch.ones_like(seen)
         entries = torch.zeros(len(pairs) * steps, dtype=torch.float64, device=node.device)
         entries.index_add_(0, place * steps + seen % steps, share.double() / w)
         self.pattern = SparseMatrix(pairs // n, pairs % n, (n, n))
@@ -158,7 +167,9 @@ class Visits:
 def dense_features(walks: Walks, coefficients: Tensor, unbiased: bool = False) -> Tensor:
     """Psi, (..., L, L), visit by visit: the average over walks of coefficients[t] at step t."""
     n, w, _ = walks.nodes.shape
-    weight = walks.weight if unbiased else torch.ones_like(walks.weight)
-    share = coefficients[..., None, None, :] * weight.to(coefficients.dtype) / w
-    there = torch.nn.functional.one_hot(walks.nodes + 1, n + 1)[..., 1:].to(share.dtype)
+    share = coefficients[..., None, None, :] / w
+    if unbiased:
+        share = share * walks.importance().to(share.dtype)
+    share = share.expand(*share.shape[:-3], *walks.nodes.shape)
+    there = F.one_hot(walks.nodes + 1, n + 1)[..., 1:].to(share.dtype)
     return torch.einsum("...lwt,lwtn->...ln", share, there)
