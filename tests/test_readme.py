@@ -14,6 +14,8 @@ def test_the_examples_run_as_written():
     assert names["logits"].shape == (2, 10) and torch.isfinite(names["logits"]).all()
     assert names["out"].shape == (8, 197, 128)
     assert torch.isfinite(names["out"]).all()
+    for graph_output in (names["heat"], names["walked"]):
+        assert graph_output.shape == (2, 30, 16) and torch.isfinite(graph_output).all()
 
 
 def test_links_lead_somewhere():

@@ -71,12 +71,11 @@ BARS = (
 
 
 class Tree:
-    """A tree by the parents of its nodes, which come before them; `edges` renames the nodes."""
+    """A tree by the parents of its nodes, which come before them."""
 
     def __init__(self, parent: Tensor):
-        names = torch.randperm(len(parent) + 1)
         self.parent = parent.tolist()
-        self.edges = both_directions(torch.stack([names[parent], names[1:]]))
+        self.edges = both_directions(torch.stack([parent, torch.arange(1, len(parent) + 1)]))
 
     @classmethod
     def deep(cls, nodes: int) -> Tree:

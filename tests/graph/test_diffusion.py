@@ -179,3 +179,11 @@ def test_the_gradient_of_time():
 def test_bad_options(options, message):
     with pytest.raises(ValueError, match=message):
         Diffusion(random_tree(3), **options)
+
+
+def test_a_lam_that_diverged_is_named():
+    mask = Diffusion(random_tree(3), torch.tensor([0.5, torch.nan]))
+    with pytest.raises(ValueError, match="lam must be finite, got nan"):
+        mask.matmul(randn(3, 1))
+    with pytest.raises(ValueError, match=r"Diffusion\.lam has 1 values that are not finite"):
+        mask.check()

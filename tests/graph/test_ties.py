@@ -94,6 +94,19 @@ def test_graph_masks_in_layers(layer):
     assert torch.isfinite(lam.grad).all() and (lam.grad != 0).all()
 
 
+def test_softmax_far_along_a_path_is_finite():
+    """Weights below round-off must not come out negative: their logarithm would be NaN."""
+    n = 60
+    for kind in ("laplacian", "normalized"):
+        mask = Diffusion(grid_edges((n,)), torch.tensor(0.2), kind)
+        assert (mask.dense() >= 0).all() and (mask.rows(0, n) >= 0).all()
+        attention = MaskedSoftmaxAttention(4, num_heads=1, rpe=lambda mask=mask: mask)
+        x = torch.randn(2, n, 4, requires_grad=True)
+        out = attention(x)
+        out.sum().backward()
+        assert torch.isfinite(out).all() and torch.isfinite(x.grad).all()
+
+
 def test_softmax_under_the_adjacency_matrix_sees_neighbours_alone():
     n = 7
     edges = random_graph(n, 6)
@@ -155,6 +168,6 @@ def test_sine_spe_is_the_exponential_of_its_logits():
     sines = rand(3), randn(3), torch.full((3,), 0.4, dtype=torch.float64)
     q, k = sine_factors(8, *sines)
     exact = (q @ k.mT).exp()
-    assert exact.max() > 1.5 and exact.min() < 0.75
+    assert exact.max() > 1.4 and exact.min() < 0.8
     mask = sine_spe(8, *sines, realisations=500, num_features=4000)
     torch.testing.assert_close(mask.dense(), exact, rtol=0.2, atol=0.0)

@@ -217,3 +217,10 @@ def test_different_trees_have_weight_zero_whatever_the_sign():
         dense = TreeExponential(edges, None, a, 0.0, 5).dense()
         assert (dense[:2, 2:] == 0).all() and (dense[4, :4] == 0).all() and dense[4, 4] == 1
     assert TreeExponential(EMPTY, None, -1.0, 0.0, 3).dense().equal(torch.eye(3).double())
+
+
+def test_other_lengths_must_fit_the_edges():
+    mask = TreeExponential(grid_edges((4,)), None, -1.0)
+    assert mask.with_values(a=-0.5).a == -0.5
+    with pytest.raises(ValueError, match=r"6 edges need edge_weight of shape \(6,\), got \(3,\)"):
+        mask.with_values(edge_weight=rand(3))

@@ -18,14 +18,14 @@ class GraphMask(Mask):
     forward pass `with_values` puts the learned values into a mask that is there, at no cost.
     """
 
-    def with_values(self, **tensors: Tensor) -> Self:
+    def with_values(self, **values: float | Tensor) -> Self:
         """A mask on the same graph with other values: `mask.with_values(lam=self.lam)`."""
         mask = copy(self)
-        for name, value in tensors.items():
+        for name, value in values.items():
             if name not in self.tensor_names:
                 known = ", ".join(self.tensor_names)
                 raise ValueError(f"{type(self).__name__} has values {known}, got {name!r}")
-            setattr(mask, name, value)
+            setattr(mask, name, as_values(value))
         mask.check_shapes()
         return mask
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from math import ceil, exp, sqrt
+from math import ceil, exp, isfinite, sqrt
 
 import torch
 from torch import Tensor
@@ -67,6 +67,8 @@ def coefficients(lam: Tensor, interval: Interval, tol: float) -> Tensor:
     """
     rows = []
     for value in lam.tolist():
+        if not isfinite(value):
+            raise ValueError(f"lam must be finite, got {value}")
         terms = scaled_bessel(abs(value) * interval.radius)
         allowed = tol * exp(-min(interval.slack(value), 700.0))
         rest, keep = 0.0, len(terms)

@@ -86,7 +86,7 @@ class Diffusion(GraphMask):
 
     def dense(self) -> Tensor:
         generator = self.operator.dense().to(self.lam.dtype)
-        return torch.matrix_exp(-self.lam[..., None, None] * generator)
+        return self._without_noise(torch.matrix_exp(-self.lam[..., None, None] * generator))
 
     def rows(self, start: int, stop: int) -> Tensor:
         """By the action of the transpose on unit columns."""
@@ -94,12 +94,16 @@ class Diffusion(GraphMask):
         units = torch.zeros(self.length, stop - start, dtype=self.lam.dtype, device=self.lam.device)
         units[start:stop] = torch.eye(stop - start, dtype=units.dtype, device=units.device)
         root = self.operator.root
-        return self._action(units, None if root is None else 1 / root).mT
+        return self._without_noise(self._action(units, None if root is None else 1 / root).mT)
+
+    def _without_noise(self, matrix: Tensor) -> Tensor:
+        """For lam >= 0 no entry is negative; round-off may be, and its logarithm is NaN."""
+        return torch.where(self.lam[..., None, None] >= 0, matrix.clamp(min=0.0), matrix)
 
     def cost(self, columns: int) -> float:
         # lam may be learned and is not looked at: about so many products at the scale of lam = 1
         products = 15 + 3 * self.operator.interval.radius**0.5
-        return products * columns * (self.operator.matrix.starts[-1].item() + 4 * self.length)
+        return products * columns * (len(self.operator.matrix.row) + 4 * self.length)
 
     def magnitude(self) -> Mask:
         """The norm of M in every place: the error does not know which row it falls into."""

@@ -47,9 +47,17 @@ class TreeExponential(GraphMask):
         self.length = as_graph(edge_index, num_nodes, edge_weight, nonnegative=False)
         self.forest = Forest(edge_index, self.length)
         self.paths = HeavyPaths(self.forest)
+        self.num_edges = edge_index.shape[1]
         self.edge_weight = edge_weights(edge_index, edge_weight)
         self.a = as_values(a)
         self.b = as_values(b)
+
+    def check_shapes(self) -> None:
+        if tuple(self.edge_weight.shape) != (self.num_edges,):
+            raise ValueError(
+                f"{self.num_edges} edges need edge_weight of shape ({self.num_edges},), "
+                f"got {tuple(self.edge_weight.shape)}"
+            )
 
     @property
     def lead(self) -> torch.Size:

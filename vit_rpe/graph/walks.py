@@ -128,9 +128,10 @@ class _Roads:
 class Visits:
     """Where walks have been, as one sparse pattern with a value for every step.
 
-    `entries` (E, T + 1): how often, on average over the walks from node i, step t was at node j;
-    with `unbiased`, visits count with their weights, and step t is Adj^t on average. The features
-    Psi = sum_t coefficients[t] * step t have values (..., E): linear in coefficients (..., T + 1).
+    `entries` (E, T + 1): how many of the W walks from node i were at node j at step t; with
+    `unbiased`, visits count with their importance, and step t over W is Adj^t on average. The
+    features Psi = sum_t coefficients[t] step_t / W have values (..., E), linear in the coefficients
+    (..., T + 1).
     """
 
     def __init__(self, walks: Walks, unbiased: bool = False):
@@ -138,14 +139,16 @@ class Visits:
         node = walks.nodes.flatten()
         seen = (node >= 0).nonzero().squeeze(-1)
         pairs, place = torch.unique(seen // (w * steps) * n + node[seen], return_inverse=True)
-        share = walks.importance().flatten()[seen] if unbiased else torch.ones_like(seen)
-        entries = torch.zeros(len(pairs) * steps, dtype=torch.float64, device=node.device)
-        entries.index_add_(0, place * steps + seen % steps, share.double() / w)
+        # counts are exact in float32
+        share = walks.importance().flatten()[seen] if unbiased else torch.ones(len(seen))
+        entries = torch.zeros(len(pairs) * steps, dtype=share.dtype, device=node.device)
+        entries.index_add_(0, place * steps + seen % steps, share.to(node.device))
         self.pattern = SparseMatrix(pairs // n, pairs % n, (n, n))
         self.entries = entries.reshape(-1, steps)
+        self.num_walks = w
 
     def values(self, coefficients: Tensor) -> Tensor:
-        return coefficients @ self.entries.to(coefficients.dtype).mT
+        return coefficients / self.num_walks @ self.entries.to(coefficients.dtype).mT
 
     def read(self, values: Tensor, x: Tensor) -> Tensor:
         """Psi x."""
