@@ -31,6 +31,8 @@ def test_the_examples_run_as_written(tmp_path, monkeypatch):
     assert names["out"].shape == (8, 197, 128)
     assert torch.isfinite(names["out"]).all()
     assert names["batch"].images.shape == (64, 3, 32, 32)
+    for graph_output in (names["heat"], names["walked"]):
+        assert graph_output.shape == (2, 30, 16) and torch.isfinite(graph_output).all()
 
 
 def test_links_lead_somewhere():

@@ -1,0 +1,128 @@
+"""Graphs for tests, and one example of every graph mask: weighted, disconnected, shuffled.
+
+Each mask of `GRAPH_ZOO` is made for `HEADS` heads in float64.
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from tests.zoo import HEADS, rand, randn
+from vit_rpe.graph import (
+    Diffusion,
+    Hypercube,
+    SeriesKernel,
+    TreeExponential,
+    TreeFunction,
+    WalkKernel,
+    both_directions,
+    expected_walk_kernel,
+    grid_edges,
+    low_rank_logits,
+    random_walks,
+    shortest_path_mask,
+    sine_factors,
+    sine_spe,
+)
+from vit_rpe.masks import LowRank, Mask
+
+EMPTY = torch.empty(2, 0, dtype=torch.int64)
+
+
+def random_tree(n: int, kind: str = "recursive") -> Tensor:
+    """The edges of a random tree of n nodes, in both directions and in random order."""
+    later = torch.arange(1, n)
+    parent = {
+        "recursive": (torch.rand(n - 1) * later).long(),
+        "path": later - 1,
+        "star": torch.zeros_like(later),
+        "caterpillar": torch.where(later % 3 == 0, later - 3, later - 1 - (later % 3 == 2).long()),
+        "binary": (later - 1) // 2,
+    }[kind].clamp(min=0)
+    names = torch.randperm(n)
+    edges = both_directions(torch.stack([names[parent], names[later]]))
+    return edges[:, torch.randperm(edges.shape[1])]
+
+
+TREES = ("recursive", "path", "star", "caterpillar", "binary")
+
+
+def random_forest(*sizes: int) -> Tensor:
+    """Trees of these sizes, their nodes mixed; the nodes beyond the edges' own are isolated."""
+    parts, offset = [EMPTY], 0
+    for i, size in enumerate(sizes):
+        parts.append(random_tree(size, TREES[i % len(TREES)]) + offset)
+        offset += size
+    return torch.randperm(offset)[torch.cat(parts, 1)]
+
+
+def random_graph(n: int, edges: int, loops: bool = False) -> Tensor:
+    """Random pairs in both directions; parallel edges may occur, self-loops if wanted."""
+    i, j = torch.randint(n, (2, edges))
+    keep = (i != j) | loops
+    # a loop is its own counterpart
+    once = torch.stack([i, j])[:, keep]
+    return torch.cat([once, once[:, once[0] != once[1]].flip(0)], 1)
+
+
+def symmetric_weights(edge_index: Tensor) -> Tensor:
+    """Random weights that are the same in both directions, parallel edges included."""
+    low, high = edge_index.min(0).values, edge_index.max(0).values
+    return rand(int(edge_index.max()) + 1 if edge_index.numel() else 1, 2)[low, 0] * (1 + high % 3)
+
+
+FOREST = random_forest(7, 4, 1, 3)
+GRAPH = random_graph(9, 14)  # of 11 nodes: two have no edge at least
+
+
+def diffusion(kind: str, weighted: bool = True) -> Diffusion:
+    weight = symmetric_weights(GRAPH) if weighted else None
+    return Diffusion(GRAPH, rand(HEADS), kind, 11, 1e-13, edge_weight=weight)
+
+
+def walk_kernel(**options: float) -> WalkKernel:
+    weight = symmetric_weights(GRAPH)
+    return WalkKernel(random_walks(GRAPH, 5, 3, 11, edge_weight=weight), rand(HEADS), **options)
+
+
+def series_kernel() -> SeriesKernel:
+    walks = [random_walks(GRAPH, 4, 3, 11, stop=0.2, seed=seed) for seed in (1, 2)]
+    return SeriesKernel(*walks, randn(HEADS, 4))
+
+
+def sines() -> tuple[Tensor, Tensor, Tensor]:
+    return rand(HEADS, 4), randn(HEADS, 4), rand(HEADS, 4) / 2
+
+
+GRAPH_ZOO: dict[str, Callable[[], Mask]] = {
+    "tree_exponential": lambda: TreeExponential(
+        FOREST, symmetric_weights(FOREST), -rand(HEADS), randn(HEADS), 17
+    ),
+    "tree_exponential_growing": lambda: TreeExponential(
+        FOREST, symmetric_weights(FOREST), rand(HEADS) / 4, randn(HEADS, 1)[:, 0], 17
+    ),
+    "tree_exponential_one_head": lambda: TreeExponential(FOREST, None, -0.3, 0.1, 15),
+    "tree_function_centroid": lambda: TreeFunction(FOREST, randn(HEADS, 9), 17, "centroid"),
+    "tree_function_histogram": lambda: TreeFunction(FOREST, randn(HEADS, 9), 17, "histogram"),
+    "tree_function_path": lambda: TreeFunction(random_tree(9, "path"), randn(HEADS, 11)),
+    "tree_function_one_node": lambda: TreeFunction(EMPTY, randn(HEADS, 2), 1),
+    "diffusion_laplacian": lambda: diffusion("laplacian"),
+    "diffusion_normalized": lambda: diffusion("normalized"),
+    "diffusion_adjacency": lambda: diffusion("adjacency", weighted=False),
+    "diffusion_no_edges": lambda: Diffusion(EMPTY, rand(HEADS), "normalized", 4),
+    "hypercube": lambda: Hypercube(4, rand(HEADS)),
+    "hypercube_back_in_time": lambda: Hypercube(3, -rand(HEADS)),
+    "hypercube_one_node": lambda: Hypercube(0, rand(HEADS)),
+    "walk_kernel": lambda: walk_kernel(alpha=1.0),
+    "walk_kernel_unnormalised": lambda: walk_kernel(alpha=0.0),
+    "walk_kernel_signed": lambda: WalkKernel(random_walks(GRAPH, 5, 3, 11), -rand(HEADS), 0.7),
+    "walk_kernel_expected": lambda: expected_walk_kernel(GRAPH, 3, rand(HEADS), num_nodes=11),
+    "series_kernel": series_kernel,
+    "shortest_paths": lambda: shortest_path_mask(GRAPH, randn(HEADS, 11), 11),
+    "sine_factors": lambda: LowRank(*sine_factors(7, *sines())),
+    "sine_spe": lambda: sine_spe(7, *sines(), realisations=5, num_features=6),
+    "low_rank_logits": lambda: low_rank_logits(randn(HEADS, 8, 3) / 2, randn(HEADS, 8, 3) / 2, 12),
+}
+
+__all__ = ["GRAPH_ZOO", "grid_edges", "random_forest", "random_graph", "random_tree"]

@@ -1,0 +1,58 @@
+"""The contract of masks, and attention by every path, on every graph mask."""
+
+import pytest
+import torch
+
+from tests.graph.graphs import GRAPH_ZOO
+from tests.masks.contract import MaskContract
+from tests.zoo import BATCH, HEADS, float_tensors, rand, randn
+from vit_rpe.attention import masked_linear_attention
+from vit_rpe.attention.reference import masked_attention
+from vit_rpe.masks import Mask
+
+
+@pytest.mark.parametrize("name", GRAPH_ZOO)
+class TestGraphZoo(MaskContract):
+    @pytest.fixture(autouse=True)
+    def choose(self, name: str) -> None:
+        self.name = name
+
+    def make(self) -> Mask:
+        return GRAPH_ZOO[self.name]()
+
+
+@pytest.mark.parametrize("path", ["auto", "explicit", "product"])
+@pytest.mark.parametrize("name", GRAPH_ZOO)
+def test_attention_is_its_definition(name, path):
+    mask = GRAPH_ZOO[name]()
+    q, k = rand(BATCH, HEADS, mask.length, 4), rand(BATCH, HEADS, mask.length, 4)
+    v = randn(BATCH, HEADS, mask.length, 3)
+    out = masked_linear_attention(q, k, v, mask, path=path)
+    torch.testing.assert_close(out, masked_attention(q, k, v, mask), rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["tree_exponential", "diffusion_normalized", "walk_kernel"])
+def test_attention_teaches_the_values_of_a_mask(name):
+    mask = GRAPH_ZOO[name]()
+    places = float_tensors(mask)
+    values = [getattr(owner, key).requires_grad_() for owner, key in places]
+    q, k, v = (rand(HEADS, mask.length, 2) for _ in range(3))
+    grads = []
+    for path in ("explicit", "product"):
+        out = masked_linear_attention(q, k, v, mask, path=path)
+        grads.append(torch.autograd.grad(out.square().sum(), values))
+    expected = torch.autograd.grad(masked_attention(q, k, v, mask).square().sum(), values)
+    for grad in grads:
+        torch.testing.assert_close(grad, expected, rtol=1e-5, atol=1e-7)
+    assert any(float(g.abs().max()) > 1e-4 for g in expected)
+
+
+def test_other_values_on_the_same_graph():
+    mask = GRAPH_ZOO["diffusion_laplacian"]()
+    other = mask.with_values(lam=mask.lam * 2)
+    x = randn(mask.length, 2)
+    twice = mask.matmul(mask.matmul(x))
+    torch.testing.assert_close(other.matmul(x), twice)
+    assert other.operator is mask.operator
+    with pytest.raises(ValueError, match="has values lam, got 'rate'"):
+        mask.with_values(rate=mask.lam)

@@ -1,0 +1,189 @@
+"""Diffusion keeps the error that it was asked for, and agrees with scipy."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.graph.graphs import EMPTY, random_graph, random_tree, symmetric_weights
+from tests.planetoid import planetoid
+from tests.zoo import rand, randn
+from vit_rpe.graph import Diffusion, Hypercube, both_directions, hypercube_edges
+from vit_rpe.graph.chebyshev import scaled_bessel
+from vit_rpe.graph.diffusion import KINDS
+
+special = pytest.importorskip("scipy.special", reason="needs scipy: pip install vit_rpe[graph]")
+from scipy.sparse import csr_array, diags_array  # noqa: E402
+from scipy.sparse.linalg import eigsh, expm_multiply  # noqa: E402
+
+
+def matrices(edges: torch.Tensor, n: int, weight: torch.Tensor | None = None) -> dict:
+    """T of each kind as scipy's, from the definition."""
+    values = np.ones(edges.shape[1]) if weight is None else weight.numpy()
+    adjacency = csr_array((values, tuple(edges.numpy())), shape=(n, n))
+    degree = np.asarray(adjacency.sum(1))
+    laplacian = diags_array(degree) - adjacency
+    inverse = diags_array(1 / np.where(degree > 0, degree, 1))
+    return {"laplacian": laplacian, "normalized": laplacian @ inverse, "adjacency": -adjacency}
+
+
+@given(
+    n=st.integers(1, 30),
+    edges=st.integers(0, 60),
+    lam=st.floats(-1, 4),
+    kind=st.sampled_from(KINDS),
+    log_tol=st.integers(-13, -2),
+    weighted=st.booleans(),
+    seed=st.integers(0, 1000),
+)
+@settings(max_examples=60, deadline=None)
+def test_the_error_is_as_asked_for(n, edges, lam, kind, log_tol, weighted, seed):
+    torch.manual_seed(seed)
+    graph = random_graph(n, edges, loops=True)
+    weight = symmetric_weights(graph) if weighted else None
+    tol = 10.0**log_tol
+    mask = Diffusion(graph, lam, kind, n, tol, edge_weight=weight)
+    exact = torch.matrix_exp(-lam * torch.from_numpy(matrices(graph, n, weight)[kind].toarray()))
+    torch.testing.assert_close(mask.dense(), exact)
+    x = randn(n, 3)
+    error = torch.linalg.vector_norm(mask.matmul(x) - exact @ x, dim=0)
+    norm = torch.linalg.matrix_norm(exact, 2)
+    allowed = (tol + 1e-14) * norm * torch.linalg.vector_norm(x, dim=0)
+    assert (error <= allowed).all()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_equals_scipys_expm_multiply(kind):
+    n = 3000
+    hub = torch.stack([torch.zeros(300, dtype=torch.int64), torch.arange(1, 301)])
+    edges = torch.cat([random_graph(n, 6000), both_directions(hub)], 1)
+    lam = torch.tensor([0.5, 2.0], dtype=torch.float64)
+    x = randn(n, 2)
+    mask = Diffusion(edges, lam, kind, n)
+    out = mask.matmul(x)
+    for head, value in enumerate(lam.tolist()):
+        expected = torch.from_numpy(expm_multiply(-value * matrices(edges, n)[kind], x.numpy()))
+        norm = float(mask.operator.norm(lam)[head])
+        error = torch.linalg.vector_norm(out[head] - expected, dim=0)
+        assert (error <= 1e-8 * norm * torch.linalg.vector_norm(x, dim=0)).all()
+
+
+@pytest.mark.parametrize("kind", ["laplacian", "adjacency"])
+def test_the_interval_holds_the_spectrum_of_hub_graphs(kind):
+    """A degree bound would be 9 times too wide for a star: its spectral radius is sqrt(degree)."""
+    n = 400
+    edges = random_tree(n, "star")
+    interval = Diffusion(edges, 1.0, kind, n).operator.interval
+    spectrum = np.linalg.eigvalsh(matrices(edges, n)[kind].toarray())
+    assert interval.low <= spectrum[0] + 1e-9 and spectrum[-1] <= interval.high + 1e-9
+    width = spectrum[-1] - spectrum[0]
+    assert interval.high - interval.low <= 1.1 * width
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_pubmed(kind):
+    """Its largest degree is 171, the spectral radius of its adjacency matrix 23."""
+    edges, n = planetoid("pubmed")
+    x = randn(n, 2)
+    mask = Diffusion(edges, 1.0, kind, n)
+    expected = torch.from_numpy(expm_multiply(-matrices(edges, n)[kind], x.numpy()))
+    error = torch.linalg.vector_norm(mask.matmul(x) - expected, dim=0)
+    norm = float(mask.operator.norm(mask.lam))
+    assert (error <= 1e-8 * norm * torch.linalg.vector_norm(x, dim=0)).all()
+    if kind == "adjacency":
+        radius = eigsh(matrices(edges, n)[kind], 1, return_eigenvectors=False)[0]
+        assert abs(radius) == pytest.approx(23.3, abs=0.5)
+        assert abs(radius) <= -mask.operator.interval.low <= 1.05 * abs(radius)
+
+
+def test_what_the_kinds_conserve():
+    edges = random_graph(12, 20, loops=True)
+    ones = torch.ones(15, dtype=torch.float64)
+    dense = {k: Diffusion(edges, 0.8, k, 15).dense() for k in KINDS}
+    torch.testing.assert_close(dense["laplacian"].sum(1), ones)
+    torch.testing.assert_close(dense["normalized"].sum(0), ones)
+    assert (dense["adjacency"] >= -1e-12).all()
+
+
+def test_more_time_is_flatter():
+    edges = random_tree(10)
+    near, far = (Diffusion(edges, lam).dense() for lam in (0.1, 1000.0))
+    assert near.diagonal().min() > 0.5
+    torch.testing.assert_close(far, torch.full_like(far, 0.1))
+
+
+def test_isolated_nodes_and_no_edges():
+    x = randn(4, 2)
+    for kind in KINDS:
+        torch.testing.assert_close(Diffusion(EMPTY, 2.0, kind, 4).matmul(x), x)
+        mask = Diffusion(both_directions(torch.tensor([[0], [1]])), 2.0, kind, 4)
+        torch.testing.assert_close(mask.matmul(x)[2:], x[2:])
+
+
+def test_a_batch_is_its_graphs():
+    graphs = [random_graph(6, 9), random_tree(8), EMPTY]
+    sizes, x = [6, 8, 2], randn(16, 3)
+    offsets = [0, 6, 14]
+    batch = torch.cat([g + o for g, o in zip(graphs, offsets, strict=True)], 1)
+    for kind in KINDS:
+        whole = Diffusion(batch, 0.7, kind, 16).matmul(x)
+        parts = [
+            Diffusion(g, 0.7, kind, n).matmul(p)
+            for g, n, p in zip(graphs, sizes, x.split(sizes), strict=True)
+        ]
+        torch.testing.assert_close(whole, torch.cat(parts), rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("dim", [0, 1, 5])
+def test_hypercube_is_diffusion_on_its_graph(dim):
+    lam = rand(3)
+    cube = Hypercube(dim, lam)
+    mask = Diffusion(hypercube_edges(dim), lam, "laplacian", 2**dim)
+    torch.testing.assert_close(cube.dense(), mask.dense())
+    x = randn(3, 2**dim, 2)
+    torch.testing.assert_close(cube.matmul(x), mask.matmul(x))
+    if dim == 5:
+        bits = torch.tensor([0.0, 1, 1, 2]).double()
+        ratio = cube.dense()[:, 0, :4] / cube.dense()[:, 0, :1]
+        torch.testing.assert_close(ratio, lam.tanh()[:, None] ** bits)
+
+
+@pytest.mark.parametrize("z", [0.0, 1e-13, 1e-6, 0.3, 7.0, 200.0, 1e5])
+def test_scaled_bessel(z):
+    terms = scaled_bessel(z)
+    expected = special.ive(np.arange(len(terms)), z)
+    np.testing.assert_allclose(terms, expected, rtol=1e-10, atol=1e-25)
+
+
+def test_the_gradient_of_time():
+    """The gradient of lam is that of -T M x, not a sum over the expansion."""
+    edges = random_graph(10, 20)
+    lam = torch.tensor(0.6, dtype=torch.float64, requires_grad=True)
+    x, g = randn(10, 2), randn(10, 2)
+    (grad,) = torch.autograd.grad(Diffusion(edges, lam, num_nodes=10).matmul(x), lam, g)
+    mask = Diffusion(edges, 0.6, num_nodes=10)
+    expected = -(g * (mask.operator.dense() @ mask.dense() @ x)).sum()
+    torch.testing.assert_close(grad, expected)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"kind": "heat"}, "kind must be one of laplacian, normalized, adjacency, got 'heat'"),
+        ({"tol": 0.0}, "tol must be at least 1e-16"),
+        ({"tol": 2.0}, "less than 1, got 2.0"),
+    ],
+)
+def test_bad_options(options, message):
+    with pytest.raises(ValueError, match=message):
+        Diffusion(random_tree(3), **options)
+
+
+def test_a_lam_that_diverged_is_named():
+    mask = Diffusion(random_tree(3), torch.tensor([0.5, torch.nan]))
+    with pytest.raises(ValueError, match="lam must be finite, got nan"):
+        mask.matmul(randn(3, 1))
+    with pytest.raises(ValueError, match=r"Diffusion\.lam has 1 values that are not finite"):
+        mask.check()

@@ -1,0 +1,105 @@
+"""The benchmark of graph masks: rivals compute the same thing, and its report is whole."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+TOOLS = Path(__file__).parents[2] / "tools"
+
+
+@pytest.fixture(scope="module")
+def bench():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(TOOLS))
+        spec = importlib.util.spec_from_file_location("bench_graph", TOOLS / "bench_graph.py")
+        assert spec is not None and spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        patch.setitem(sys.modules, spec.name, module)
+        spec.loader.exec_module(module)
+        yield module
+
+
+@pytest.fixture(scope="module")
+def report(bench, tmp_path_factory) -> dict[str, Any]:
+    folder = tmp_path_factory.mktemp("bench")
+    file, picture = folder / "b.json", folder / "b.png"
+    sizes = ["--nodes", "16,32,64", "--seconds-per-case", "0.01"]
+    bench.main([*sizes, "--json", str(file), "--plot", str(picture)])
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    return json.loads(file.read_text())
+
+
+def test_report_has_every_family_and_size(bench, report) -> None:
+    assert {case["family"] for case in report["cases"]} == set(bench.FAMILIES)
+    assert len(report["cases"]) == 3 * len(bench.FAMILIES)
+    for case in report["cases"]:
+        rows = case["contestants"]
+        base = rows[case["mask"]]["ms"]
+        for row in rows.values():
+            assert row["ms"] > 0 and row["ratio"] == pytest.approx(row["ms"] / base)
+    assert all(f"{case['family']}: {case['mask']}" in report["growth"] for case in report["cases"])
+    assert {"date", "threads", "versions", "settings"} <= set(report)
+
+
+@pytest.mark.parametrize(
+    ("family", "mine", "rival"),
+    [
+        ("tree_exponential", "product", "brute force"),
+        ("tree_function", "product and construction", "brute force"),
+        ("tree_function/shallow", "product", "dense product alone"),
+        ("diffusion/laplacian", "Chebyshev, tol 2^-53", "expm_multiply"),
+        ("diffusion/normalized", "Chebyshev, tol 2^-53", "expm_multiply"),
+        ("diffusion/adjacency", "Chebyshev, tol 2^-53", "expm_multiply"),
+        ("hypercube", "product", "brute force"),
+        ("walk_kernel", "product", "brute force"),
+    ],
+)
+def test_rivals_compute_the_same(bench, family, mine, rival) -> None:
+    torch.manual_seed(0)
+    case = bench.FAMILIES[family](64)
+    ours, theirs = (torch.as_tensor(case.calls[name]()) for name in (mine, rival))
+    torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
+
+
+def test_brute_force_on_trees_knows_the_distances(bench) -> None:
+    tree = sys.modules["bench_graph_cases"].Tree(torch.tensor([0, 0, 1, 1, 3]))
+    weight = torch.tensor([1.0, 2, 3, 4, 5])
+    expected = torch.tensor([0.0, 1, 2, 4, 5, 9])
+    torch.testing.assert_close(tree.distances(weight)[0], expected)
+    assert tree.distances(weight)[5, 4] == 5 + 3 + 4
+
+
+def test_slopes_and_bars(bench) -> None:
+    assert bench.slope([(0.0, 1.0), (1.0, 3.0), (2.0, 5.0)]) == pytest.approx(2.0)
+    bar = bench.BARS[0]
+    row = {"ms": 1.0, "ratio": bar.ratio - 1}
+    result = {"family": bar.family, "nodes": bar.nodes, "mask": "product"}
+    result["contestants"] = {bar.rival: row}
+    (judged,) = bench.bars([result], {})
+    assert not judged["met"] and "missed" in bench.summary({}, [judged])
+    row["ratio"] = bar.ratio
+    (judged, grown) = bench.bars([result], {f"{bar.family}: product": 1.2})
+    assert judged["met"] and not grown["met"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--nodes", "ten"], "numbers of nodes"),
+        (["--nodes", "3"], "from 16"),
+        (["--only", "gcn"], "no contestant 'gcn'"),
+        (["--json", "no/such/folder/b.json"], "cannot write"),
+    ],
+)
+def test_bad_options_give_one_line(bench, capsys, options: list[str], message: str) -> None:
+    with pytest.raises(SystemExit) as stop:
+        bench.main(options)
+    err = capsys.readouterr().err
+    assert stop.value.code == 2 and message in err and err.count("\n") == 1

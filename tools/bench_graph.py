@@ -1,0 +1,215 @@
+"""Graph masks beside brute force, scipy's expm_multiply and a networkx walk loop.
+
+    python tools/bench_graph.py --json graphs.json --plot docs/graphs_bench.png
+    python tools/bench_graph.py --only diffusion --nodes 5000,20000
+    python tools/bench_graph.py --quick
+
+Every contestant of a case has the same graph and columns; contestants take turns, and medians are
+compared within one run. Brute force makes the matrix and multiplies by it.
+Growth exponents are least-squares slopes of log time over log(nodes + edges).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import sys
+from collections.abc import Callable
+from math import log
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+from bench_graph_cases import BARS, FAMILIES, Case
+from bench_measure import (
+    Parser,
+    add_common,
+    check_device,
+    chosen,
+    environment,
+    in_turns,
+    new_file,
+    positive_number,
+    try_once,
+)
+from bench_plot import aligned, number
+
+NODES = (5_000, 10_000, 20_000, 40_000, 80_000)
+
+
+def measure(family: str, nodes: int, args: argparse.Namespace) -> dict[str, Any]:
+    """All contestants of one family on one graph: medians, and ratios to the mask itself."""
+    torch.manual_seed(args.seed)
+    random.seed(args.seed)
+    case: Case = FAMILIES[family](nodes)
+    rows: dict[str, dict[str, Any]] = {name: {"ms": None, "ratio": None} for name in case.calls}
+    calls: dict[str, Callable[[], object]] = {}
+    for name, call in case.calls.items():
+        if try_once(call, args.limit, args.device):
+            calls[name] = call
+    times = in_turns(calls, args.seconds_per_case, args.device, args.seed, fewest=3)
+    for name, samples in times.items():
+        rows[name]["ms"] = 1e3 * median(samples)
+    for row in rows.values():
+        if row["ms"] and rows[case.mask]["ms"]:
+            row["ratio"] = row["ms"] / rows[case.mask]["ms"]
+    result = {"family": family, "nodes": case.nodes, "edges": case.edges, "columns": case.columns}
+    rounds = max(map(len, times.values()), default=0)
+    return {**result, "note": case.note, "mask": case.mask, "rounds": rounds, "contestants": rows}
+
+
+def growth(results: list[dict[str, Any]]) -> dict[str, float]:
+    """The exponent of each contestant that was measured at three sizes or more."""
+    points: dict[str, list[tuple[float, float]]] = {}
+    for result in results:
+        for name, row in result["contestants"].items():
+            if row["ms"]:
+                size = log(result["nodes"] + result["edges"])
+                points.setdefault(f"{result['family']}: {name}", []).append((size, log(row["ms"])))
+    return {name: slope(places) for name, places in points.items() if len(places) >= 3}
+
+
+def slope(points: list[tuple[float, float]]) -> float:
+    xs, ys = zip(*points, strict=True)
+    x0, y0 = sum(xs) / len(xs), sum(ys) / len(ys)
+    return sum((x - x0) * (y - y0) for x, y in points) / sum((x - x0) ** 2 for x in xs)
+
+
+def bars(results: list[dict[str, Any]], exponents: dict[str, float]) -> list[dict[str, Any]]:
+    """What was aimed at and what was measured, where it was."""
+    judged = []
+    for bar in BARS:
+        for result in results:
+            row = result["contestants"].get(bar.rival, {})
+            if result["family"] == bar.family and result["nodes"] == bar.nodes and row.get("ratio"):
+                aim = f"{bar.family}, {bar.nodes:,} nodes: {bar.rival} / {result['mask']}"
+                met = row["ratio"] >= bar.ratio
+                judged.append({"aim": aim, "bar": bar.ratio, "measured": row["ratio"], "met": met})
+    masks = {f"{result['family']}: {result['mask']}" for result in results}
+    for name in sorted(masks & set(exponents)):
+        met = exponents[name] <= 1.15
+        judged.append({"aim": f"growth of {name}", "bar": 1.15, "measured": exponents[name]})
+        judged[-1]["met"] = met
+    return judged
+
+
+# --- what is shown -----------------------------------------------------------------------------
+
+
+def case_table(result: dict[str, Any]) -> str:
+    columns = f", {result['columns']} columns" if result["columns"] else ""
+    title = (
+        f"{result['family']}: {result['nodes']:,} nodes, {result['edges']:,} edges{columns}, "
+        f"{result['note']}  ({result['rounds']} rounds)"
+    )
+    rows = [["contestant", "ms", f"/ {result['mask']}"]]
+    for name, row in result["contestants"].items():
+        rows.append([name, number(row["ms"]), number(row["ratio"])])
+    return f"{title}\n{aligned(rows)}\n"
+
+
+def summary(exponents: dict[str, float], judged: list[dict[str, Any]]) -> str:
+    rows = [["growth with nodes + edges", "exponent"]]
+    rows += [[name, f"{value:.2f}"] for name, value in exponents.items()]
+    goals = [["bar", "aimed at", "measured", "note"]]
+    for goal in judged:
+        verdict = "met" if goal["met"] else "missed"
+        goals.append([goal["aim"], f"{goal['bar']:g}", f"{goal['measured']:.2f}", verdict])
+    tables = [aligned(table) for table in (rows, goals) if len(table) > 1]
+    return "\n\n".join(tables)
+
+
+def plot(results: list[dict[str, Any]], file: Path) -> None:
+    """One panel for each family: time against nodes + edges."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    families = list(dict.fromkeys(result["family"] for result in results))
+    width = (len(families) + 1) // 2
+    figure, panels = plt.subplots(2, width, figsize=(4.2 * width, 7.5), squeeze=False)
+    for axes, family in zip(panels.flat, families, strict=False):
+        cases = [result for result in results if result["family"] == family]
+        for name in dict.fromkeys(name for case in cases for name in case["contestants"]):
+            points = [
+                (case["nodes"] + case["edges"], case["contestants"][name]["ms"])
+                for case in cases
+                if case["contestants"].get(name, {}).get("ms")
+            ]
+            if points:
+                own = name == cases[0]["mask"]
+                axes.plot(*zip(*points, strict=True), "o-" if own else "s--", label=name, ms=4)
+        axes.set(title=family, xlabel="nodes + edges", ylabel="ms", xscale="log", yscale="log")
+        axes.grid(alpha=0.3)
+        axes.legend(fontsize=7)
+    for axes in panels.flat[len(families) :]:
+        axes.set_visible(False)
+    figure.tight_layout()
+    figure.savefig(file, dpi=110)
+    plt.close(figure)
+
+
+# --- command line ------------------------------------------------------------------------------
+
+
+def _only(text: str) -> list[str]:
+    return chosen(text, list(FAMILIES))
+
+
+def _nodes(text: str) -> list[int]:
+    try:
+        sizes = sorted({int(part) for part in text.split(",")})
+    except ValueError:
+        sizes = [0]
+    if sizes[0] < 16:
+        raise argparse.ArgumentTypeError(f"wanted numbers of nodes from 16, got {text!r}")
+    return sizes
+
+
+def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
+    parser = Parser(description=(__doc__ or "").partition("\n")[0], allow_abbrev=False)
+    add = parser.add_argument
+    add("--nodes", type=_nodes, help="sizes (default 5000,10000,...,80000; quick: 256,512,1024)")
+    add("--only", type=_only, default=list(FAMILIES), help=f"out of {', '.join(FAMILIES)}")
+    add("--quick", action="store_true", help="small graphs, under a minute")
+    add("--seconds-per-case", type=positive_number, help="for the timed rounds (8; quick: 0.2)")
+    add("--limit", type=positive_number, default=60.0, help="seconds that a call may take")
+    add("--plot", type=new_file, help="draw times against sizes into this PNG")
+    add_common(parser)
+    args = parser.parse_args(argv)
+    check_device(parser, args.device)
+    if args.device != "cpu":
+        parser.error("argument --device: scipy and networkx run on the CPU, and so does this")
+    args.nodes = args.nodes or ([256, 512, 1024] if args.quick else list(NODES))
+    args.seconds_per_case = args.seconds_per_case or (0.2 if args.quick else 8.0)
+    return args
+
+
+def main(argv: list[str] | None = None) -> None:
+    args = parse_args(argv)
+    if args.threads:
+        torch.set_num_threads(args.threads)
+    report = environment(args.device)
+    kept = ("only", "nodes", "seconds_per_case", "limit", "device", "seed")
+    report["settings"] = {name: getattr(args, name) for name in kept}
+    print(f"torch {torch.__version__}, {report['threads']} threads\n")
+    results = []
+    for family in args.only:
+        for nodes in args.nodes:
+            results.append(measure(family, nodes, args))
+            print(case_table(results[-1]), flush=True)
+    exponents = growth(results)
+    judged = bars(results, exponents)
+    print(summary(exponents, judged))
+    report |= {"cases": results, "growth": exponents, "bars": judged}
+    if args.json:
+        args.json.write_text(json.dumps(report, indent=1) + "\n")
+    if args.plot:
+        plot(results, args.plot)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

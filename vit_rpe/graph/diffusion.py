@@ -1,0 +1,215 @@
+"""Graph diffusion kernels as masks (paper, Sec. 4, Eq. (4), Theorem 4.1).
+
+Shapes: L nodes, H heads, C columns.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from vit_rpe.masks import Mask, Ones, Scaled
+from vit_rpe.masks.base import check_columns, check_rows
+
+from .base import Folded, GraphMask, as_values
+from .chebyshev import Interval, coefficients, expand, spectral_interval
+from .csr import SparseMatrix
+from .edges import as_graph, coalesce
+
+KINDS = ("laplacian", "normalized", "adjacency")
+_COLUMNS = 64  # that are multiplied at a time
+
+
+class Diffusion(GraphMask):
+    """`M = exp(-lam T)`: heat that has spread along the edges for a time lam.
+
+    | kind | T | |
+    |---|---|---|
+    | `laplacian` | L = D - Adj | rows and columns sum to 1 |
+    | `normalized` | L D^-1 | columns sum to 1: walks of Poisson(lam) many steps |
+    | `adjacency` | -Adj | walks of length k, weighed by lam^k / k! |
+
+    `lam` is a number or a tensor (...), one for each head, learnable; the kernel is flatter the
+    larger it is. Isolated nodes keep what they have; a self-loop counts once in Adj and D, parallel
+    edges add up. A batch of graphs is one graph of several components, as in PyG.
+
+    The product is a Chebyshev expansion of sparse products: about sqrt(lam |T| log(1 / tol)) of
+    them, O(edges + L) each. Its error is at most `tol |exp(-lam T)| |x|` (2-norms, for each
+    column), beside the round-off of x's own precision. L D^-1 is not symmetric, and is handled as
+    D^(1/2) (D^(-1/2) L D^(-1/2)) D^(-1/2).
+    """
+
+    tensor_names = ("lam",)
+
+    def __init__(
+        self,
+        edge_index: Tensor,
+        lam: float | Tensor = 1.0,
+        kind: str = "laplacian",
+        num_nodes: int | None = None,
+        tol: float = 1e-8,
+        edge_weight: Tensor | None = None,
+    ):
+        if kind not in KINDS:
+            raise ValueError(f"kind must be one of {', '.join(KINDS)}, got {kind!r}")
+        if not 1e-16 <= tol < 1:
+            raise ValueError(f"tol must be at least 1e-16 and less than 1, got {tol}")
+        self.length = as_graph(edge_index, num_nodes, edge_weight)
+        self.kind = kind
+        self.tol = tol
+        self.lam = as_values(lam)
+        self.operator = _Operator(edge_index, edge_weight, self.length, kind)
+
+    @property
+    def lead(self) -> torch.Size:
+        return self.lam.shape
+
+    def matmul(self, x: Tensor) -> Tensor:
+        check_columns(x, self.length)
+        return self._action(x, self.operator.root)
+
+    def _action(self, x: Tensor, root: Tensor | None) -> Tensor:
+        """R exp(-lam S) R^-1 x, for S symmetric and R = diag(root)."""
+        dtype = self.compute_dtype(x.dtype)
+        folded = Folded(x.to(dtype), self.lead)
+        columns, lam = folded.columns, folded.values(self.lam)
+        if root is not None:
+            columns = columns / root.to(dtype)[:, None]
+        heads = columns.reshape(-1, *columns.shape[-2:]).movedim(0, 1)  # (L, H, C)
+        result = _Exponential.apply(heads, lam.reshape(-1), self.operator, self.tol)
+        result = result.movedim(1, 0).reshape(columns.shape)
+        if root is not None:
+            result = result * root.to(dtype)[:, None]
+        return folded.unfold(result).to(x.dtype)
+
+    def dense(self) -> Tensor:
+        generator = self.operator.dense().to(self.lam.dtype)
+        return self._without_noise(torch.matrix_exp(-self.lam[..., None, None] * generator))
+
+    def rows(self, start: int, stop: int) -> Tensor:
+        """By the action of the transpose on unit columns."""
+        check_rows(start, stop, self.length)
+        units = torch.zeros(self.length, stop - start, dtype=self.lam.dtype, device=self.lam.device)
+        units[start:stop] = torch.eye(stop - start, dtype=units.dtype, device=units.device)
+        root = self.operator.root
+        return self._without_noise(self._action(units, None if root is None else 1 / root).mT)
+
+    def _without_noise(self, matrix: Tensor) -> Tensor:
+        """For lam >= 0 no entry is negative; round-off may be, and its logarithm is NaN."""
+        return torch.where(self.lam[..., None, None] >= 0, matrix.clamp(min=0.0), matrix)
+
+    def cost(self, columns: int) -> float:
+        # lam may be learned and is not looked at: about so many products at the scale of lam = 1
+        products = 15 + 3 * self.operator.interval.radius**0.5
+        return products * columns * (len(self.operator.matrix.row) + 4 * self.length)
+
+    def magnitude(self) -> Mask:
+        """The norm of M in every place: the error does not know which row it falls into."""
+        norm = self.operator.norm(self.lam.detach())
+        return Scaled(
+            Ones(self.length, norm.device), left=norm[..., None].expand(*norm.shape, self.length)
+        )
+
+
+class _Operator:
+    """T as it is, and the symmetric matrix S with T = R S R^-1, scaled to [-1, 1]."""
+
+    def __init__(self, edge_index: Tensor, edge_weight: Tensor | None, n: int, kind: str):
+        key, weight = coalesce(edge_index, edge_weight, n)
+        row, column = key // n, key % n
+        degree = weight.new_zeros(n).index_add_(0, row, weight)
+        self.degree = degree.masked_fill(degree == 0, 1.0)  # isolated: nothing to divide
+        self.kind = kind
+        self.adjacency = SparseMatrix(row, column, (n, n)), weight
+        self.root = self.degree.sqrt() if kind == "normalized" else None
+
+        nodes = torch.arange(n, device=row.device)
+        value = -weight
+        if self.root is not None:
+            value = value / (self.root[row] * self.root[column])
+        diagonal = torch.zeros_like(degree) if kind == "adjacency" else degree / self.degree
+        if kind == "laplacian":
+            diagonal = degree
+        row, column = torch.cat([row, nodes]), torch.cat([column, nodes])
+        self.matrix = SparseMatrix(row, column, (n, n))
+        self.value = torch.cat([value, diagonal])[self.matrix.order]
+        self.interval = self._interval()
+        self._scaled: dict[torch.dtype, Tensor] = {}
+
+    def _interval(self) -> Interval:
+        """That of the spectrum; what is known for certain bounds what Lanczos saw."""
+        sizes = torch.zeros_like(self.degree).index_add_(0, self.matrix.row, self.value.abs())
+        bound = float(sizes.max())
+        csr = self.matrix.tensor(self.value)
+        seen = spectral_interval(lambda x: csr @ x, self.value.new_zeros(len(sizes), 1))
+        high = max(min(seen.high, bound), seen.inner_high)
+        if self.kind == "adjacency":
+            return Interval(max(seen.low, -bound), high, seen.inner_low, seen.inner_high)
+        return Interval(0.0, high, 0.0, seen.inner_high)  # each component has the eigenvalue 0
+
+    def norm(self, lam: Tensor) -> Tensor:
+        """exp(-lam s) at its largest for s in the interval."""
+        return (-lam * self.interval.centre + lam.abs() * self.interval.radius).exp()
+
+    def scaled(self, dtype: torch.dtype) -> Tensor:
+        """(S - centre) / radius as a CSR matrix."""
+        if dtype not in self._scaled:
+            on_diagonal = self.matrix.row == self.matrix.column
+            shift = torch.zeros_like(self.value)
+            # self-loops share the diagonal's places: the shift is taken from one of them
+            first = on_diagonal & (self.matrix.order >= len(self.adjacency[1]))
+            shift[first] = self.interval.centre
+            value = (self.value - shift) / (self.interval.radius or 1.0)
+            self._scaled[dtype] = self.matrix.tensor(value.to(dtype))
+        return self._scaled[dtype]
+
+    def times(self, x: Tensor) -> Tensor:
+        """S x for x (L, C)."""
+        return self.scaled(x.dtype) @ x * self.interval.radius + self.interval.centre * x
+
+    def apply(self, x: Tensor, lam: Tensor, tol: float) -> Tensor:
+        """exp(-lam S) x for x (L, H, C) and lam (H,), a slice of columns at a time."""
+        spread = 1.0
+        if self.root is not None:  # what the two diagonals around S do to an error
+            spread = float(self.root.max() / self.root.min())
+        terms = coefficients(lam, self.interval, tol / spread)
+        terms = terms * self.norm(lam.double())[:, None]
+        matrix = self.scaled(x.dtype)
+        step = max(1, _COLUMNS // x.shape[1])
+        return torch.cat([expand(matrix, part, terms) for part in x.split(step, -1)], -1)
+
+    def dense(self) -> Tensor:
+        """T, entry by entry from its definition."""
+        pattern, weight = self.adjacency
+        n = pattern.shape[0]
+        adjacency = weight.new_zeros(n, n)
+        adjacency[pattern.row, pattern.column] = weight[pattern.order]
+        if self.kind == "adjacency":
+            return -adjacency
+        laplacian = torch.diag(adjacency.sum(1)) - adjacency
+        return laplacian / self.degree if self.kind == "normalized" else laplacian
+
+
+class _Exponential(torch.autograd.Function):
+    """exp(-lam S) x. S is symmetric: the gradient of x is the same action; d/dlam is -S y."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, lam: Tensor, operator: _Operator, tol: float) -> Tensor:
+        result = operator.apply(x, lam, tol)
+        ctx.operator, ctx.tol = operator, tol
+        ctx.save_for_backward(lam, result if ctx.needs_input_grad[1] else None)
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        (grad,) = grads
+        lam, result = ctx.saved_tensors
+        grad_x = grad_lam = None
+        if ctx.needs_input_grad[0]:
+            grad_x = ctx.operator.apply(grad, lam, ctx.tol)
+        if ctx.needs_input_grad[1]:
+            slope = ctx.operator.times(result.flatten(1).contiguous()).view_as(result)
+            grad_lam = -(grad * slope).sum((0, 2)).to(lam.dtype)
+        return grad_x, grad_lam, None, None

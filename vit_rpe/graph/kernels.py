@@ -1,0 +1,275 @@
+"""Graph kernels with a closed form or with features: hypercubes, walks, power series (Sec. 4).
+
+Shapes: L nodes, T steps of a walk, C columns; leading dims of the values are heads.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from vit_rpe.masks import Dense, LowRank, Mask, Scaled
+from vit_rpe.masks.base import check_columns, check_rows
+
+from .base import Folded, GraphMask, as_values
+from .edges import as_graph, coalesce
+from .walks import Visits, Walks, dense_features
+
+
+class Hypercube(GraphMask):
+    """`exp(-lam L)` on the hypercube of 2^dim nodes (paper, Sec. 4.1). O(L log L) a column.
+
+        M[i, j] = ((1 + e)/2)^(dim - h) ((1 - e)/2)^h,    e = exp(-2 lam),  h = bits that differ
+
+    which is proportional to tanh(lam)^h: a Kronecker product, applied bit by bit.
+    """
+
+    tensor_names = ("lam",)
+
+    def __init__(self, dim: int, lam: float | Tensor = 1.0):
+        if dim < 0:
+            raise ValueError(f"a hypercube has 0 or more dimensions, got {dim}")
+        self.dim = dim
+        self.length = 2**dim
+        self.lam = as_values(lam)
+        self.absolute = False
+
+    @property
+    def lead(self) -> torch.Size:
+        return self.lam.shape
+
+    def _factors(self) -> tuple[Tensor, Tensor]:
+        """The weights of a bit that agrees and of one that differs."""
+        e = torch.expm1(-2 * self.lam)
+        return 1 + e / 2, e.abs() / 2 if self.absolute else -e / 2
+
+    def matmul(self, x: Tensor) -> Tensor:
+        check_columns(x, self.length)
+        dtype = self.compute_dtype(x.dtype)
+        same, other = (f.to(dtype)[..., None, None, None, None] for f in self._factors())
+        result = x.to(dtype)
+        for bit in range(self.dim):
+            pairs = result.unflatten(-2, (-1, 2, 1 << bit))
+            result = (same * pairs + other * pairs.flip(-3)).flatten(-4, -2)
+        return result.expand(torch.broadcast_shapes(result.shape, (*self.lead, 1, 1))).to(x.dtype)
+
+    def dense(self) -> Tensor:
+        return self.rows(0, self.length)
+
+    def rows(self, start: int, stop: int) -> Tensor:
+        check_rows(start, stop, self.length)
+        nodes = torch.arange(self.length, device=self.lam.device)
+        different = nodes[start:stop, None] ^ nodes
+        bits = sum((different >> bit & 1 for bit in range(self.dim)), torch.zeros_like(different))
+        same, other = (f[..., None, None] for f in self._factors())
+        return same ** (self.dim - bits) * other**bits
+
+    def cost(self, columns: int) -> float:
+        return 4.0 * max(self.dim, 1) * self.length * columns
+
+    def magnitude(self) -> Mask:
+        """|M|; only a negative lam makes entries negative."""
+        mask = self.with_values(lam=self.lam.detach())
+        mask.absolute = True
+        return mask
+
+
+class WalkKernel(GraphMask):
+    """The random walks graph-nodes kernel RWGNK of given walks (paper, Sec. 4.2, Eq. (5)).
+
+        M = Psi Psi^T,    Psi[i] = psi[i] / |psi[i]|^alpha,    psi[i, j] = mean sum lam^t
+
+    over the walks from i and the steps t at which they are at j. `lam` (...) is learnable; alpha =
+    1 makes it a cosine. The features are sparse: O(visits) a column, in two sparse products.
+    """
+
+    tensor_names = ("lam",)
+
+    def __init__(self, walks: Walks, lam: float | Tensor = 1.0, alpha: float = 1.0):
+        if alpha < 0:
+            raise ValueError(f"alpha must not be negative, got {alpha}")
+        self.walks = walks
+        self.length = walks.num_nodes
+        self.visits = Visits(walks)
+        self.lam = as_values(lam)
+        self.alpha = alpha
+
+    @property
+    def lead(self) -> torch.Size:
+        return self.lam.shape
+
+    def _coefficients(self) -> Tensor:
+        return self.lam[..., None] ** torch.arange(self.walks.steps + 1, device=self.lam.device)
+
+    def _values(self) -> Tensor:
+        """Those of Psi, (..., E)."""
+        values = self.visits.values(self._coefficients())
+        return values * self._scale(values)[..., self.visits.pattern.row]
+
+    def _scale(self, values: Tensor) -> Tensor:
+        """1 / |psi[i]|^alpha, (..., L)."""
+        squares = values.new_zeros(*values.shape[:-1], self.length)
+        squares = squares.index_add(-1, self.visits.pattern.row, values.square())
+        return squares ** (-self.alpha / 2)
+
+    def matmul(self, x: Tensor) -> Tensor:
+        check_columns(x, self.length)
+        features = self.visits, self._values()
+        return _feature_product(features, features, x)
+
+    def dense(self) -> Tensor:
+        psi = dense_features(self.walks, self._coefficients())
+        psi = psi / torch.linalg.vector_norm(psi, dim=-1, keepdim=True) ** self.alpha
+        return psi @ psi.mT
+
+    def rows(self, start: int, stop: int) -> Tensor:
+        check_rows(start, stop, self.length)
+        values = self._values()
+        return self.visits.read(values, self.visits.rows(values, start, stop).mT).mT
+
+    def low_rank(self) -> LowRank:
+        """The same mask, its features as constant sparse factors; for one lam."""
+        psi = self.visits.pattern.tensor(self._values().detach())
+        return LowRank(psi, psi)
+
+    def cost(self, columns: int) -> float:
+        return 4.0 * columns * len(self.visits.pattern.row)
+
+    def magnitude(self) -> Mask:
+        """The kernel of |lam| under the norms of lam."""
+        scale = self._scale(self.visits.values(self._coefficients())).detach()
+        bound = self.with_values(lam=self.lam.detach().abs())
+        bound.alpha = 0.0
+        return Scaled(bound, left=scale, right=scale)
+
+
+class SeriesKernel(GraphMask):
+    """A power series of the adjacency matrix, estimated by walks (graph random features).
+
+        M = Phi Psi^T,    E[Phi] = E[Psi] = f(Adj),    f(A) = sum_t coefficients[..., t] A^t
+
+    so that E[M] = f(Adj)^2 for an undirected graph: every visit counts with the weight of its walk
+    over the probability of it (Reid et al. 2023). `walks` and `others` must be drawn with
+    different seeds, or the diagonal is biased. The coefficients are learnable and may be negative,
+    and so may M; `series_root` finds those of a given f^2. O(visits) a column.
+    """
+
+    tensor_names = ("coefficients",)
+
+    def __init__(self, walks: Walks, others: Walks, coefficients: Tensor):
+        if walks.nodes.shape[::2] != others.nodes.shape[::2]:
+            raise ValueError(
+                "walks and others must have as many nodes and steps, got (nodes, walks, steps + 1) "
+                f"{tuple(walks.nodes.shape)} and {tuple(others.nodes.shape)}"
+            )
+        if torch.equal(walks.nodes, others.nodes) and walks.steps:
+            raise ValueError("others must be drawn with another seed than walks, got the same")
+        self.walks, self.others = walks, others
+        self.length = walks.num_nodes
+        self.left, self.right = Visits(walks, unbiased=True), Visits(others, unbiased=True)
+        self.coefficients = coefficients
+        self.check_shapes()
+
+    def check_shapes(self) -> None:
+        steps = self.walks.steps
+        if self.coefficients.ndim < 1 or self.coefficients.shape[-1] != steps + 1:
+            raise ValueError(
+                f"walks of {steps} steps need coefficients of shape (..., {steps + 1}), "
+                f"got {tuple(self.coefficients.shape)}"
+            )
+
+    @property
+    def lead(self) -> torch.Size:
+        return self.coefficients.shape[:-1]
+
+    def _factors(self) -> tuple[tuple[Visits, Tensor], tuple[Visits, Tensor]]:
+        left, right = (visits.values(self.coefficients) for visits in (self.left, self.right))
+        return (self.left, left), (self.right, right)
+
+    def matmul(self, x: Tensor) -> Tensor:
+        check_columns(x, self.length)
+        return _feature_product(*self._factors(), x)
+
+    def dense(self) -> Tensor:
+        left, right = (
+            dense_features(walks, self.coefficients, unbiased=True)
+            for walks in (self.walks, self.others)
+        )
+        return left @ right.mT
+
+    def rows(self, start: int, stop: int) -> Tensor:
+        check_rows(start, stop, self.length)
+        (left, values), (right, others) = self._factors()
+        return right.read(others, left.rows(values, start, stop).mT).mT
+
+    def cost(self, columns: int) -> float:
+        return 2.0 * columns * (len(self.left.pattern.row) + len(self.right.pattern.row))
+
+    def magnitude(self) -> Mask:
+        return self.with_values(coefficients=self.coefficients.detach().abs())
+
+
+def _feature_product(
+    left: tuple[Visits, Tensor], right: tuple[Visits, Tensor], x: Tensor
+) -> Tensor:
+    """Phi Psi^T x for features given by their visits and values."""
+    (reads, left_values), (writes, right_values) = left, right
+    dtype = torch.promote_types(x.dtype, torch.float32)
+    folded = Folded(x.to(dtype), left_values.shape[:-1])
+    values, others = (folded.values(v.to(dtype), own_dims=1) for v in (left_values, right_values))
+    result = reads.read(values, writes.write(others, folded.columns))
+    return folded.unfold(result).to(x.dtype)
+
+
+def series_root(series: Tensor) -> Tensor:
+    """Coefficients (..., T + 1) of f with f^2 = sum_k series[k] A^k up to the power T.
+
+    The powers beyond T that f^2 also has are smaller than the series' own tail if that decays
+    fast. The first coefficient of the series must be positive. Differentiable.
+    """
+    if series.ndim < 1 or not (series[..., 0] > 0).all():
+        raise ValueError(
+            "series must have shape (..., T + 1) and begin with a positive coefficient, "
+            f"got {tuple(series.shape)}"
+        )
+    root = [series[..., 0].sqrt()]
+    for k in range(1, series.shape[-1]):
+        cross = sum((root[i] * root[k - i] for i in range(1, k)), torch.zeros_like(root[0]))
+        root.append((series[..., k] - cross) / (2 * root[0]))
+    return torch.stack(root, -1)
+
+
+def expected_walk_kernel(
+    edge_index: Tensor,
+    length: int | None,
+    lam: float | Tensor = 1.0,
+    alpha: float = 1.0,
+    num_nodes: int | None = None,
+    *,
+    edge_weight: Tensor | None = None,
+    stop: float = 0.0,
+) -> Dense:
+    """What `WalkKernel` tends to with ever more walks, as a matrix: for small graphs. O(L^3).
+
+    E[psi] = sum_t (lam (1 - stop))^t P^t for the transition matrix P, up to `length` steps, or to
+    infinity with `length=None`, where lam (1 - stop) must be less than 1.
+    """
+    num_nodes = as_graph(edge_index, num_nodes, edge_weight, undirected=False)
+    key, weight = coalesce(edge_index, edge_weight, num_nodes)
+    step = weight.new_zeros(num_nodes**2).index_put((key,), weight).reshape(num_nodes, num_nodes)
+    total = step.sum(1, keepdim=True)
+    step = step / total.masked_fill(total == 0, 1.0)
+    rate = as_values(lam)[..., None, None] * (1 - stop)
+    eye = torch.eye(num_nodes, dtype=step.dtype, device=step.device)
+    if length is None:
+        if not (rate.abs() < 1).all():
+            raise ValueError(
+                f"length=None needs lam (1 - stop) below 1, got {float(rate.detach().abs().max())}"
+            )
+        psi = torch.linalg.inv(eye - rate * step)
+    else:
+        psi = eye.expand(*rate.shape[:-2], *eye.shape)
+        for _ in range(length):  # Horner's scheme
+            psi = eye + rate * (step @ psi)
+    psi = psi / torch.linalg.vector_norm(psi, dim=-1, keepdim=True) ** alpha
+    return Dense(psi @ psi.mT)

@@ -1,0 +1,178 @@
+"""Random walks on graphs in plain torch, all nodes and walks at once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from .csr import SparseMatrix
+from .edges import as_graph, edge_weights, row_starts
+
+
+@dataclass(frozen=True)
+class Walks:
+    """W walks from each of L nodes: `nodes` (L, W, T + 1), -1 after a walk has ended.
+
+    `factor` (L,) is what an edge weighs over how likely it is taken from a node; it is the same for
+    all edges that leave the node.
+    """
+
+    nodes: Tensor
+    factor: Tensor
+
+    @property
+    def num_nodes(self) -> int:
+        return self.nodes.shape[0]
+
+    @property
+    def steps(self) -> int:
+        """The number of steps T; a walk visits up to T + 1 nodes."""
+        return self.nodes.shape[2] - 1
+
+    def importance(self) -> Tensor:
+        """The weight of each walk so far over its probability, (L, W, T + 1); 0 after the end.
+
+        Visits at step t that count so much are the entries of Adj^t on average (Reid et al. 2023).
+        """
+        taken = self.factor[self.nodes[..., :-1]].cumprod(-1)
+        weight = F.pad(taken, (1, 0), value=1.0)
+        return weight.masked_fill(self.nodes < 0, 0.0)
+
+
+def random_walks(
+    edge_index: Tensor,
+    num_walks: int,
+    length: int | None,
+    num_nodes: int | None = None,
+    *,
+    edge_weight: Tensor | None = None,
+    stop: float = 0.0,
+    seed: int = 0,
+) -> Walks:
+    """Walks that leave a node along its edges with probabilities proportional to their weights.
+
+    A walk ends after `length` edges, before any of them with probability `stop` (the paper's p),
+    and where no edge leaves. `length=None` needs a `stop` above 0 and goes on until all have ended.
+    The same seed gives the same walks on the same kind of device. Edges are followed from
+    `edge_index[0]` to `edge_index[1]`, and need not come in both directions. O(L W) a step.
+    """
+    num_nodes = as_graph(edge_index, num_nodes, edge_weight, undirected=False)
+    _check(num_walks, length, stop)
+    device = edge_index.device
+    generator = torch.Generator(device).manual_seed(seed)
+    roads = _Roads(edge_index, edge_weights(edge_index, edge_weight), num_nodes)
+
+    here = torch.arange(num_nodes, device=device).repeat_interleave(num_walks)
+    visited = [here]
+    while length is None or len(visited) <= length:
+        if stop > 0:
+            stops = torch.rand(len(here), generator=generator, device=device) < stop
+            here = here.masked_fill(stops, num_nodes)
+        draw = torch.rand(len(here), generator=generator, dtype=torch.float64, device=device)
+        here = roads.next(here, draw)
+        if length is None and (here == num_nodes).all():
+            break
+        visited.append(here)
+    nodes = torch.stack(visited, -1).reshape(num_nodes, num_walks, len(visited))
+    return Walks(nodes.masked_fill_(nodes == num_nodes, -1), roads.total / max(1 - stop, 1e-300))
+
+
+def _check(num_walks: int, length: int | None, stop: float) -> None:
+    if num_walks < 1:
+        raise ValueError(f"num_walks must be at least 1, got {num_walks}")
+    if not 0 <= stop <= 1:
+        raise ValueError(f"stop must be a probability, from 0 to 1, got {stop}")
+    if length is None and stop == 0:
+        raise ValueError("length=None needs a stop above 0, or walks would never end")
+    if length is not None and length < 0:
+        raise ValueError(f"length must be 0 or more edges, got {length}")
+
+
+class _Roads:
+    """Where one can go from each node, by inverse cumulative probabilities.
+
+    Node L is nowhere: all roads from it, and from nodes that no edge leaves, lead there.
+    """
+
+    def __init__(self, edge_index: Tensor, weight: Tensor, num_nodes: int):
+        passable = (weight > 0).nonzero().squeeze(-1)
+        order = passable[torch.argsort(edge_index[0, passable], stable=True)]
+        row, weight = edge_index[0, order], weight[order].double()
+        self.total = weight.new_zeros(num_nodes).index_add_(0, row, weight)
+        self.uniform = bool((weight == weight[:1]).all())
+        self.target = F.pad(edge_index[1, order], (0, 1), value=num_nodes)
+        starts = F.pad(row_starts(row, num_nodes), (0, 1), value=len(row))
+        self.count = starts.diff().clamp(min=1)
+        self.first = torch.where(starts.diff() > 0, starts[:-1], len(row))
+        # every row adds 1, so that a row of tiny weights loses no digits beside large ones
+        self.reached = (weight / self.total[row]).cumsum(0)
+        before = F.pad(self.reached, (1, 0))
+        self.before, self.until = before[starts[:-1]], before[starts[1:]]
+
+    def next(self, here: Tensor, draw: Tensor) -> Tensor:
+        """The next node for uniform numbers `draw`."""
+        first, count = self.first.index_select(0, here), self.count.index_select(0, here)
+        if self.uniform:
+            step = draw.mul_(count).long()
+        else:
+            before = self.before.index_select(0, here)
+            wanted = before + draw * (self.until.index_select(0, here) - before)
+            step = torch.searchsorted(self.reached, wanted, right=True).sub_(first).clamp_(min=0)
+        # round-off may lead one place too far
+        return self.target.index_select(0, torch.minimum(step, count - 1).add_(first))
+
+
+class Visits:
+    """Where walks have been, as one sparse pattern with a value for every step.
+
+    `entries` (E, T + 1): how many of the W walks from node i were at node j at step t; with
+    `unbiased`, visits count with their importance, and step t over W is Adj^t on average. The
+    features Psi = sum_t coefficients[t] step_t / W have values (..., E), linear in the coefficients
+    (..., T + 1).
+    """
+
+    def __init__(self, walks: Walks, unbiased: bool = False):
+        n, w, steps = walks.nodes.shape
+        node = walks.nodes.flatten()
+        seen = (node >= 0).nonzero().squeeze(-1)
+        pairs, place = torch.unique(seen // (w * steps) * n + node[seen], return_inverse=True)
+        # counts are exact in float32
+        share = walks.importance().flatten()[seen] if unbiased else torch.ones(len(seen))
+        entries = torch.zeros(len(pairs) * steps, dtype=share.dtype, device=node.device)
+        entries.index_add_(0, place * steps + seen % steps, share.to(node.device))
+        self.pattern = SparseMatrix(pairs // n, pairs % n, (n, n))
+        self.entries = entries.reshape(-1, steps)
+        self.num_walks = w
+
+    def values(self, coefficients: Tensor) -> Tensor:
+        return coefficients / self.num_walks @ self.entries.to(coefficients.dtype).mT
+
+    def read(self, values: Tensor, x: Tensor) -> Tensor:
+        """Psi x."""
+        return self.pattern.product(values, x)
+
+    def write(self, values: Tensor, x: Tensor) -> Tensor:
+        """Psi^T x."""
+        return self.pattern.mT.product(values[..., self.pattern.mT.order], x)
+
+    def rows(self, values: Tensor, start: int, stop: int) -> Tensor:
+        """Rows of Psi, dense: (..., stop - start, L)."""
+        n = self.pattern.shape[1]
+        inside = slice(*self.pattern.starts[[start, stop]].tolist())
+        place = (self.pattern.row[inside] - start) * n + self.pattern.column[inside]
+        slab = values.new_zeros(*values.shape[:-1], (stop - start) * n)
+        return slab.index_add(-1, place, values[..., inside]).unflatten(-1, (stop - start, n))
+
+
+def dense_features(walks: Walks, coefficients: Tensor, unbiased: bool = False) -> Tensor:
+    """Psi, (..., L, L), visit by visit: the average over walks of coefficients[t] at step t."""
+    n, w, _ = walks.nodes.shape
+    share = coefficients[..., None, None, :] / w
+    if unbiased:
+        share = share * walks.importance().to(share.dtype)
+    share = share.expand(*share.shape[:-3], *walks.nodes.shape)
+    there = F.one_hot(walks.nodes + 1, n + 1)[..., 1:].to(share.dtype)
+    return torch.einsum("...lwt,lwtn->...ln", share, there)
