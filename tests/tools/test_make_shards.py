@@ -58,6 +58,7 @@ def test_verify_names_bad_samples(tool, tmp_path, capsys):
     tool.main(["verify", str(path), *options, "--max-bad", "0.7"])
 
 
+@pytest.mark.slow
 def test_a_killed_run_goes_on(tool, tmp_path):
     """kill -9 in the middle, then the same command: the shards are those of a run in one piece."""
     folder = tmp_path / "images" / "cat"
