@@ -19,7 +19,7 @@ from .csr import SparseMatrix
 from .edges import as_graph, coalesce
 
 KINDS = ("laplacian", "normalized", "adjacency")
-_COLUMNS = 64  # that are multiplied at a time
+_COLUMNS = 32  # that are multiplied at a time, so that they stay in a CPU's cache
 
 
 class Diffusion(GraphMask):
