@@ -59,7 +59,7 @@ class Diffusion(GraphMask):
         self.length = as_graph(edge_index, num_nodes, edge_weight)
         self.kind = kind
         self.tol = tol
-        self.lam = as_values(lam)
+        self.lam = as_values(lam, "lam")
         self.operator = _Operator(edge_index, edge_weight, self.length, kind)
 
     @property
