@@ -64,8 +64,10 @@ BARS = (
     Bar("tree_exponential", "brute force", 10_000, 50.0),
     Bar("tree_function", "brute force", 10_000, 50.0),
     Bar("tree_function/shallow", "brute force", 10_000, 50.0),
-    *(Bar(f"diffusion/{k}", "expm_multiply", 20_000, 2.0) for k in ("laplacian", "normalized")),
-    Bar("diffusion/adjacency", "expm_multiply", 20_000, 2.0),
+    *(
+        Bar(f"diffusion/{kind}", "expm_multiply", 20_000, 2.0)
+        for kind in ("laplacian", "normalized", "adjacency", "random")
+    ),
     Bar("walks", "networkx loop", 10_000, 50.0),
 )
 
@@ -97,10 +99,22 @@ class Tree:
         return matrix
 
 
-def graph(nodes: int, degree: int = 5) -> Tensor:
-    """A random graph of about so many neighbours for each node."""
-    pairs = torch.randint(nodes, (2, nodes * degree // 2))
-    return both_directions(pairs[:, pairs[0] != pairs[1]].unique(dim=1))
+def small_world(nodes: int) -> Tensor:
+    """A ring whose nodes know the three next to them on either side; a tenth lead anywhere."""
+    i = torch.arange(nodes).repeat(3)
+    j = (i + torch.arange(1, 4).repeat_interleave(nodes)) % nodes
+    j = torch.where(torch.rand(len(j)) < 0.1, torch.randint(nodes, j.shape), j)
+    return _simple(torch.stack([i, j]))
+
+
+def random_graph(nodes: int) -> Tensor:
+    """Five neighbours each, on average, anywhere: no order of the nodes keeps them close."""
+    return _simple(torch.randint(nodes, (2, nodes * 5 // 2)))
+
+
+def _simple(pairs: Tensor) -> Tensor:
+    pairs = pairs[:, pairs[0] != pairs[1]].sort(0).values.unique(dim=1)
+    return both_directions(pairs)
 
 
 def tree_exponential(nodes: int) -> Case:
@@ -145,8 +159,8 @@ def _product_case(
     return Case(nodes, tree.edges.shape[1], 64, note, calls)
 
 
-def diffusion(nodes: int, kind: str) -> Case:
-    edges = graph(nodes)
+def diffusion(nodes: int, kind: str, make: Callable[[int], Tensor] = small_world) -> Case:
+    edges = make(nodes)
     x = torch.randn(nodes, 256, dtype=torch.float64)
     exact, default = (Diffusion(edges, 1.0, kind, nodes, tol) for tol in (DOUBLE, 1e-8))
     single, generator = x.float(), -_generator(edges, nodes, kind)
@@ -162,19 +176,17 @@ def diffusion(nodes: int, kind: str) -> Case:
 
 
 def _generator(edges: Tensor, nodes: int, kind: str) -> Any:
-    adjacency = csr_array((torch.ones(edges.shape[1]).double().numpy(), tuple(edges.numpy())),
-                          shape=(nodes, nodes))  # fmt: skip
-    if kind == "adjacency":
-        return -adjacency
+    """T as scipy's matrix."""
+    ones = torch.ones(edges.shape[1], dtype=torch.float64).numpy()
+    adjacency = csr_array((ones, tuple(edges.numpy())), shape=(nodes, nodes))
     degree = adjacency.sum(1)
-    laplacian = (diags_array(degree) - adjacency).tocsr()
-    if kind == "laplacian":
-        return laplacian
-    return (laplacian @ diags_array(1 / degree.clip(1))).tocsr()
+    laplacian = csr_array(diags_array(degree) - adjacency)
+    normalized = csr_array(laplacian @ diags_array(1 / degree.clip(1)))
+    return {"laplacian": laplacian, "normalized": normalized, "adjacency": -adjacency}[kind]
 
 
 def walks(nodes: int) -> Case:
-    edges = graph(nodes)
+    edges = small_world(nodes)
     plain = networkx.Graph()
     plain.add_nodes_from(range(nodes))
     plain.add_edges_from(edges.mT.tolist())
@@ -202,7 +214,7 @@ def networkx_walks(plain: Any, num_walks: int, length: int) -> list[list[int]]:
 
 
 def walk_kernel(nodes: int) -> Case:
-    edges = graph(nodes)
+    edges = small_world(nodes)
     x = torch.randn(nodes, 64)
     drawn = random_walks(edges, 20, 3, nodes)
     mask = WalkKernel(drawn, torch.tensor(0.5))
@@ -233,6 +245,7 @@ FAMILIES: dict[str, Callable[[int], Case]] = {
     "diffusion/laplacian": partial(diffusion, kind="laplacian"),
     "diffusion/normalized": partial(diffusion, kind="normalized"),
     "diffusion/adjacency": partial(diffusion, kind="adjacency"),
+    "diffusion/random": partial(diffusion, kind="laplacian", make=random_graph),
     "hypercube": hypercube,
     "walks": walks,
     "walk_kernel": walk_kernel,

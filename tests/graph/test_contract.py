@@ -8,6 +8,14 @@ from tests.masks.contract import MaskContract
 from tests.zoo import BATCH, HEADS, float_tensors, rand, randn
 from vit_rpe.attention import masked_linear_attention
 from vit_rpe.attention.reference import masked_attention
+from vit_rpe.graph import (
+    Diffusion,
+    Hypercube,
+    TreeExponential,
+    TreeFunction,
+    WalkKernel,
+    grid_edges,
+)
 from vit_rpe.masks import Mask
 
 
@@ -56,3 +64,32 @@ def test_other_values_on_the_same_graph():
     assert other.operator is mask.operator
     with pytest.raises(ValueError, match="has values lam, got 'rate'"):
         mask.with_values(rate=mask.lam)
+
+
+@pytest.mark.parametrize("name", GRAPH_ZOO)
+@pytest.mark.parametrize("path", ["explicit", "product"])
+def test_autocast_leaves_the_mask_in_full_precision(name, path):
+    mask = GRAPH_ZOO[name]()
+    x = torch.rand(HEADS, mask.length, 4)
+    with torch.autocast("cpu", torch.bfloat16):
+        product, dense = mask.matmul(x), mask.dense()
+        out = masked_linear_attention(x, x, x, mask, path=path)
+    torch.testing.assert_close(product, mask.matmul(x))
+    torch.testing.assert_close(dense, mask.dense())
+    assert torch.isfinite(out).all()
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda e: Diffusion(e, "hot"), "lam must be a number or a real tensor, got str"),
+        (lambda e: Diffusion(e, torch.tensor([1, 2])), "lam .*real tensor, got torch.int64"),
+        (lambda e: TreeExponential(e, None, None), "a must be a number .* got NoneType"),
+        (lambda e: TreeFunction(e, [1.0, 2.0]), "values must be .* got list"),
+        (lambda e: WalkKernel(e), "walks must be what random_walks returns, got Tensor"),
+        (lambda e: Hypercube(2.5), "dim = 0 or more dimensions, got 2.5"),
+    ],
+)
+def test_bad_values_are_named(make, message):
+    with pytest.raises(ValueError, match=message):
+        make(grid_edges((2,)))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from copy import copy
-from typing import Self
+from functools import wraps
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -16,7 +18,12 @@ class GraphMask(Mask):
 
     The constructor looks at the graph itself, values and all, so it belongs before training; in a
     forward pass `with_values` puts the learned values into a mask that is there, at no cost.
+    Products and entries are computed with autocast off: there is no sparse product in bfloat16.
     """
+
+    def __init_subclass__(cls) -> None:
+        for name in ("matmul", "dense", "rows"):
+            setattr(cls, name, _full_precision(getattr(cls, name)))
 
     def with_values(self, **values: float | Tensor) -> Self:
         """A mask on the same graph with other values: `mask.with_values(lam=self.lam)`."""
@@ -25,7 +32,7 @@ class GraphMask(Mask):
             if name not in self.tensor_names:
                 known = ", ".join(self.tensor_names)
                 raise ValueError(f"{type(self).__name__} has values {known}, got {name!r}")
-            setattr(mask, name, as_values(value))
+            setattr(mask, name, as_values(value, name))
         mask.check_shapes()
         return mask
 
@@ -33,9 +40,24 @@ class GraphMask(Mask):
         """Raise ValueError if the values do not fit the graph."""
 
 
-def as_values(value: float | Tensor) -> Tensor:
-    """A number becomes float64, so that no digit of it is lost; a tensor stays as it is."""
-    return value if isinstance(value, Tensor) else torch.tensor(float(value), dtype=torch.float64)
+def _full_precision(method: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    @wraps(method)
+    def without_autocast(self: GraphMask, *args: Any) -> Tensor:
+        device = next(iter(self.tensors().values())).device.type
+        with torch.autocast(device, enabled=False):
+            return method(self, *args)
+
+    return without_autocast
+
+
+def as_values(value: float | Tensor, name: str) -> Tensor:
+    """A number becomes float64, so that no digit of it is lost; a real tensor stays as it is."""
+    if isinstance(value, int | float):
+        return torch.tensor(float(value), dtype=torch.float64)
+    if not isinstance(value, Tensor) or not value.is_floating_point():
+        got = value.dtype if isinstance(value, Tensor) else type(value).__name__
+        raise ValueError(f"{name} must be a number or a real tensor, got {got}")
+    return value
 
 
 class Folded:

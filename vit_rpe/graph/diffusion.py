@@ -19,7 +19,7 @@ from .csr import SparseMatrix
 from .edges import as_graph, coalesce
 
 KINDS = ("laplacian", "normalized", "adjacency")
-_COLUMNS = 64  # that are multiplied at a time
+_COLUMNS = 32  # that are multiplied at a time, so that they stay in a CPU's cache
 
 
 class Diffusion(GraphMask):
@@ -59,7 +59,7 @@ class Diffusion(GraphMask):
         self.length = as_graph(edge_index, num_nodes, edge_weight)
         self.kind = kind
         self.tol = tol
-        self.lam = as_values(lam)
+        self.lam = as_values(lam, "lam")
         self.operator = _Operator(edge_index, edge_weight, self.length, kind)
 
     @property

@@ -82,14 +82,13 @@ class HeavyPaths:
         paths, all at once. Down: each path hears what all the rest sends to its head.
         """
         along = self.along(lengths)
-        fade = _exp(rate, along)  # from a place to the head of its path
-        step = _exp(rate, lengths[self.top])  # from a head to the place that it hangs from
+        fade = _exp(rate, along)  # (..., P): from a place to the head of its path
+        step = _exp(rate, lengths[self.top])[..., None]  # from a head to where it hangs
         own = self.places_of_nodes @ x
         z = self._gather_up(own, fade, step)
         others = two_sided(z, rate, along, self.path)
         outside = self._send_down(own + others, fade, step)
-        result = z + others + fade * outside
-        return result.index_select(-2, self.node_place)
+        return self.places_of_nodes.mT @ (z + others + outside)
 
     def _gather_up(self, own: Tensor, fade: Tensor, step: Tensor) -> Tensor:
         """What stands at each place: its x, and what the path that hangs from it sends."""
@@ -99,13 +98,13 @@ class HeavyPaths:
             z = own[..., level.places, :]
             if level.below is not None:
                 z = z + level.below.mT @ sent
-            sums = level.members.mT @ (fade[..., level.places, :] * z)
+            sums = level.members.mT.product(fade[..., level.places], z)
             sent = step[..., level.paths, :] * sums
             parts.append(z)
         return torch.cat(parts[::-1], -2)
 
     def _send_down(self, around: Tensor, fade: Tensor, step: Tensor) -> Tensor:
-        """What comes to each place from outside of its path, as it stands at the path's head.
+        """What comes to each place from outside of its path.
 
         `around` is what a place has without the path that hangs from it.
         """
@@ -113,9 +112,9 @@ class HeavyPaths:
         parts = [heard]
         for upper, level in pairwise(self.levels):
             assert upper.below is not None
-            here = around[..., upper.places, :] + fade[..., upper.places, :] * heard
+            here = around[..., upper.places, :] + heard
             head = step[..., level.paths, :] * (upper.below @ here)
-            heard = level.members @ head
+            heard = level.members.product(fade[..., level.places], head)
             parts.append(heard)
         return torch.cat(parts, -2)
 
@@ -128,6 +127,7 @@ class _Level:
         self.places = _range(chosen[all_paths.path])
         self.top = all_paths.top[self.paths]
         self.path = all_paths.path[self.places] - self.paths.start
+        # its entries, and those of its transpose, are in the order of the places
         self.members = SparseMatrix.selection(self.path, len(self.top))
         self.below: SparseMatrix | None = None  # from the places to the paths that hang from them
         self.attach: Tensor | None = None
@@ -220,4 +220,4 @@ def _kernel(rate: Tensor, gap: Tensor, same: Tensor) -> Tensor:
 
 
 def _exp(rate: Tensor, distance: Tensor) -> Tensor:
-    return (rate[..., None] * distance.to(rate.dtype)).exp()[..., None]
+    return (rate[..., None] * distance.to(rate.dtype)).exp()

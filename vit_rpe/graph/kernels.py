@@ -27,11 +27,11 @@ class Hypercube(GraphMask):
     tensor_names = ("lam",)
 
     def __init__(self, dim: int, lam: float | Tensor = 1.0):
-        if dim < 0:
-            raise ValueError(f"a hypercube has 0 or more dimensions, got {dim}")
+        if not isinstance(dim, int) or dim < 0:
+            raise ValueError(f"a hypercube has dim = 0 or more dimensions, got {dim}")
         self.dim = dim
         self.length = 2**dim
-        self.lam = as_values(lam)
+        self.lam = as_values(lam, "lam")
         self.absolute = False
 
     @property
@@ -86,12 +86,13 @@ class WalkKernel(GraphMask):
     tensor_names = ("lam",)
 
     def __init__(self, walks: Walks, lam: float | Tensor = 1.0, alpha: float = 1.0):
+        _check_walks(walks, "walks")
         if alpha < 0:
             raise ValueError(f"alpha must not be negative, got {alpha}")
         self.walks = walks
         self.length = walks.num_nodes
         self.visits = Visits(walks)
-        self.lam = as_values(lam)
+        self.lam = as_values(lam, "lam")
         self.alpha = alpha
 
     @property
@@ -157,6 +158,8 @@ class SeriesKernel(GraphMask):
     tensor_names = ("coefficients",)
 
     def __init__(self, walks: Walks, others: Walks, coefficients: Tensor):
+        _check_walks(walks, "walks")
+        _check_walks(others, "others")
         if walks.nodes.shape[::2] != others.nodes.shape[::2]:
             raise ValueError(
                 "walks and others must have as many nodes and steps, got (nodes, walks, steps + 1) "
@@ -167,7 +170,7 @@ class SeriesKernel(GraphMask):
         self.walks, self.others = walks, others
         self.length = walks.num_nodes
         self.left, self.right = Visits(walks, unbiased=True), Visits(others, unbiased=True)
-        self.coefficients = coefficients
+        self.coefficients = as_values(coefficients, "coefficients")
         self.check_shapes()
 
     def check_shapes(self) -> None:
@@ -207,6 +210,11 @@ class SeriesKernel(GraphMask):
 
     def magnitude(self) -> Mask:
         return self.with_values(coefficients=self.coefficients.detach().abs())
+
+
+def _check_walks(walks: object, name: str) -> None:
+    if not isinstance(walks, Walks):
+        raise ValueError(f"{name} must be what random_walks returns, got {type(walks).__name__}")
 
 
 def _feature_product(
@@ -259,7 +267,7 @@ def expected_walk_kernel(
     step = weight.new_zeros(num_nodes**2).index_put((key,), weight).reshape(num_nodes, num_nodes)
     total = step.sum(1, keepdim=True)
     step = step / total.masked_fill(total == 0, 1.0)
-    rate = as_values(lam)[..., None, None] * (1 - stop)
+    rate = as_values(lam, "lam")[..., None, None] * (1 - stop)
     eye = torch.eye(num_nodes, dtype=step.dtype, device=step.device)
     if length is None:
         if not (rate.abs() < 1).all():

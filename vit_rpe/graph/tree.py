@@ -49,8 +49,8 @@ class TreeExponential(GraphMask):
         self.paths = HeavyPaths(self.forest)
         self.num_edges = edge_index.shape[1]
         self.edge_weight = edge_weights(edge_index, edge_weight)
-        self.a = as_values(a)
-        self.b = as_values(b)
+        self.a = as_values(a, "a")
+        self.b = as_values(b, "b")
 
     def check_shapes(self) -> None:
         if tuple(self.edge_weight.shape) != (self.num_edges,):
@@ -126,7 +126,7 @@ class TreeFunction(GraphMask):
             raise ValueError(f"algorithm must be one of {', '.join(ALGORITHMS)}, got {algorithm!r}")
         self.forest = Forest(edge_index, num_nodes)
         self.length = self.forest.num_nodes
-        self.values = values
+        self.values = as_values(values, "values")
         self.check_shapes()
         small = self.forest.diameter <= _ROUND * self._rounds
         self.by_histogram = algorithm == "histogram" or (algorithm == "auto" and small)

@@ -77,7 +77,9 @@ def random_walks(
             break
         visited.append(here)
     nodes = torch.stack(visited, -1).reshape(num_nodes, num_walks, len(visited))
-    return Walks(nodes.masked_fill_(nodes == num_nodes, -1), roads.total / max(1 - stop, 1e-300))
+    if stop > 0 or roads.dead_ends:
+        nodes.masked_fill_(nodes == num_nodes, -1)
+    return Walks(nodes, roads.total / max(1 - stop, 1e-300))
 
 
 def _check(num_walks: int, length: int | None, stop: float) -> None:
@@ -102,11 +104,15 @@ class _Roads:
         order = passable[torch.argsort(edge_index[0, passable], stable=True)]
         row, weight = edge_index[0, order], weight[order].double()
         self.total = weight.new_zeros(num_nodes).index_add_(0, row, weight)
-        self.uniform = bool((weight == weight[:1]).all())
         self.target = F.pad(edge_index[1, order], (0, 1), value=num_nodes)
         starts = F.pad(row_starts(row, num_nodes), (0, 1), value=len(row))
         self.count = starts.diff().clamp(min=1)
         self.first = torch.where(starts.diff() > 0, starts[:-1], len(row))
+        self.dead_ends = bool((starts.diff()[:-1] == 0).any())
+        self.uniform = bool((weight == weight[:1]).all())
+        if self.uniform:
+            self.almost = self.count * (1 - 2.0**-52)  # a draw times it is less than the count
+            return
         # every row adds 1, so that a row of tiny weights loses no digits beside large ones
         self.reached = (weight / self.total[row]).cumsum(0)
         before = F.pad(self.reached, (1, 0))
@@ -114,15 +120,15 @@ class _Roads:
 
     def next(self, here: Tensor, draw: Tensor) -> Tensor:
         """The next node for uniform numbers `draw`."""
-        first, count = self.first.index_select(0, here), self.count.index_select(0, here)
+        first = self.first.index_select(0, here)
         if self.uniform:
-            step = draw.mul_(count).long()
-        else:
-            before = self.before.index_select(0, here)
-            wanted = before + draw * (self.until.index_select(0, here) - before)
-            step = torch.searchsorted(self.reached, wanted, right=True).sub_(first).clamp_(min=0)
-        # round-off may lead one place too far
-        return self.target.index_select(0, torch.minimum(step, count - 1).add_(first))
+            place = draw.mul_(self.almost.index_select(0, here)).long().add_(first)
+            return self.target.index_select(0, place)
+        before = self.before.index_select(0, here)
+        wanted = before + draw * (self.until.index_select(0, here) - before)
+        place = torch.searchsorted(self.reached, wanted, right=True)
+        last = first + self.count.index_select(0, here) - 1  # round-off may lead past it
+        return self.target.index_select(0, torch.minimum(torch.maximum(place, first), last))
 
 
 class Visits:
