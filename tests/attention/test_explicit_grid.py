@@ -130,6 +130,15 @@ def test_features_on_other_paths_and_masks():
         torch.testing.assert_close(out, masked_attention(*features(q, k), v, mask))
 
 
+@needs_native
+def test_an_empty_batch():
+    mask = Toeplitz(torch.rand(3, 7, 9, requires_grad=True), (4, 5))
+    q = torch.rand(0, 3, 20, 8, requires_grad=True)
+    out = masked_linear_attention(q, q, q, mask, path="explicit")
+    out.sum().backward()
+    assert out.shape == q.shape and (mask.offsets.grad == 0).all()
+
+
 PROGRAM = """
 import warnings, torch
 from vit_rpe.attention import masked_linear_attention

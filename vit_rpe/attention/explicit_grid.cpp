@@ -164,8 +164,8 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> backward(const Tensor& q, const Tenso
   const Layout layout{prefix, slices, places};
   const int64_t tables = q.size(0), samples = q.size(1), length = q.size(2);
   const int64_t row_blocks = quotient(length, kRows);
-  const int64_t parts = quotient(at::get_num_threads(), tables);
-  const int64_t sample_parts = std::min(parts, samples);
+  const int64_t parts = quotient(at::get_num_threads(), std::max<int64_t>(tables, 1));
+  const int64_t sample_parts = std::max<int64_t>(std::min(parts, samples), 1);  // or an empty batch
   const int64_t row_parts = std::min(quotient(parts, sample_parts), row_blocks);
   Tensor dq = at::empty(q.sizes(), q.options());
   Tensor dk = at::zeros({row_parts, tables, samples, length, k.size(3)}, k.options());

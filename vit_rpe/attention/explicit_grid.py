@@ -65,11 +65,12 @@ def explicit_grid(
     lead = q.shape[:-2]
     sizes = [1] * (len(lead) - len(table.lead)) + list(table.lead)
     own = [dim for dim, size in enumerate(sizes) if size > 1]
-    order = [*own, *(dim for dim, size in enumerate(sizes) if size == 1)]
+    shared = [dim for dim, size in enumerate(sizes) if size == 1]
+    order = [*own, *shared]
 
     def by_table(x: Tensor) -> Tensor:
-        x = x.permute(*order, -2, -1)
-        return x.reshape(prod(lead[dim] for dim in own), -1, *x.shape[-2:])
+        tables, samples = (prod(lead[dim] for dim in dims) for dims in (own, shared))
+        return x.permute(*order, -2, -1).reshape(tables, samples, *x.shape[-2:])
 
     bank = _bank(table, border, dtype)
     shape = (0 if border is None else border.prefix, table.grid[0], prod(table.grid[1:]))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import os
+import re
 import sys
 import warnings
 from functools import cache
@@ -14,7 +16,12 @@ import torch
 
 SWITCH = "VIT_RPE_NATIVE"
 _SOURCE = Path(__file__).with_name("explicit_grid.cpp")
-_FLAGS = ["-O3", "-march=native", "-fopenmp"]
+_FLAGS = ["-O3", "-fopenmp"]
+# by the name that torch gives to what a CPU can do
+_VECTORS = {
+    "AVX2": ["-mavx2", "-mfma"],
+    "AVX512": ["-mavx512f", "-mavx512dq", "-mavx512vl", "-mfma"],
+}
 
 
 @cache
@@ -49,13 +56,20 @@ def _build() -> None:
     try:
         from torch.utils.cpp_extension import load  # slow to import
 
+        cpu = torch.backends.cpu.get_cpu_capability()
         load(
-            "vit_rpe_native",
+            _name(cpu),
             [str(_SOURCE)],
-            extra_cflags=_FLAGS,
+            extra_cflags=[*_FLAGS, *_VECTORS.get(cpu, [])],
             extra_ldflags=["-fopenmp"],
             is_python_module=False,
         )
     finally:
         os.environ["PATH"] = path
         noise.setLevel(level)
+
+
+def _name(cpu: str) -> str:
+    """One build for each source, torch and kind of CPU: machines may share a home."""
+    digest = hashlib.sha256(_SOURCE.read_bytes() + torch.__version__.encode()).hexdigest()[:12]
+    return f"vit_rpe_{re.sub('[^a-z0-9]', '', cpu.lower())}_{digest}"
