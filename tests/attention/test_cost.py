@@ -63,7 +63,8 @@ def test_constants_are_measured_once_and_kept(tmp_path, monkeypatch):
     file, cpu = tmp_path / "new" / "costs.json", torch.device("cpu")
     monkeypatch.setenv(calibrate.SETTING, str(file))
     calibrate._device_costs.cache_clear()
-    measured = calibrate.device_costs(cpu)
+    with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16):
+        measured = calibrate.device_costs(cpu)
     assert measured != PathCosts() and min(asdict(measured).values()) > 0
     monkeypatch.setattr(calibrate, "measure", lambda _: pytest.fail("measured again"))
     calibrate._device_costs.cache_clear()

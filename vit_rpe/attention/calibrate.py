@@ -37,7 +37,10 @@ def _device_costs(device: str, name: str) -> PathCosts:
     file = costs_file()
     known = _read(file)
     if name not in known:
-        known[name] = asdict(measure(torch.device(device)))
+        # whatever mode the first call came in: what is measured is training in full precision
+        plain = torch.autocast(device, enabled=False)
+        with torch.inference_mode(False), torch.enable_grad(), plain:
+            known[name] = asdict(measure(torch.device(device)))
         _write(file, known)
     return PathCosts(**known[name])
 
@@ -93,8 +96,7 @@ def _nanoseconds(path: Path, mask: Mask, heads: int, width: int) -> float:
         out = masked_linear_attention(q, k, v, mask, path=path, nonnegative=True)
         torch.autograd.grad(out.sum(), leaves)
 
-    with torch.enable_grad():
-        return 1e9 * _shortest_seconds(once, device)
+    return 1e9 * _shortest_seconds(once, device)
 
 
 def _shortest_seconds(call: Callable[[], None], device: torch.device, repeats: int = 5) -> float:
