@@ -16,6 +16,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <optional>
 #include <tuple>
 
 namespace {
@@ -152,15 +153,39 @@ std::tuple<Tensor, Tensor, Tensor> forward(const Tensor& q, const Tensor& k, con
   return {sums, total, absolute};
 }
 
-// The gradients of q, k, v and the bank, given those of A v and of the sums of A's rows.
+// The gradient of some rows of A v, (rows, D), and of their sums, given that of the rows of a result:
+// of A v over the denominators, if there are any, and otherwise of A v and the sums beside it.
+template <typename scalar>
+void undivided(const Tensor& grad, const Tensor& result, const Tensor& denominator, scalar* g,
+               scalar* dtotal) {
+  const int64_t rows = grad.size(0), columns = grad.size(1) - (denominator.defined() ? 0 : 1);
+  for (int64_t r = 0; r < rows; ++r, g += columns) {
+    const scalar* x = grad.const_data_ptr<scalar>() + r * grad.stride(0);
+    if (!denominator.defined()) {
+      std::copy(x, x + columns, g);
+      dtotal[r] = x[columns];
+      continue;
+    }
+    const scalar* y = result.const_data_ptr<scalar>() + r * result.stride(0);
+    const scalar divisor = denominator.const_data_ptr<scalar>()[r];
+    scalar sum = 0;
+#pragma omp simd reduction(+ : sum)
+    for (int64_t i = 0; i < columns; ++i) {
+      g[i] = x[i] / divisor;
+      sum += g[i] * y[i];
+    }
+    dtotal[r] = -sum;
+  }
+}
+
+// The gradients of q, k, v and the bank, given that of the result: see `undivided`.
 //
 // A table's samples and rows are dealt out to parts; each part adds to its own gradients of the
 // bank and, where samples are cut, of k and v. There are parts enough for all cores.
-std::tuple<Tensor, Tensor, Tensor, Tensor> backward(const Tensor& q, const Tensor& k,
-                                                    const Tensor& v, const Tensor& grad,
-                                                    const Tensor& grad_total, const Tensor& bank,
-                                                    int64_t prefix, int64_t slices,
-                                                    int64_t places) {
+std::tuple<Tensor, Tensor, Tensor, Tensor> backward(
+    const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& grad,
+    const std::optional<Tensor>& result, const std::optional<Tensor>& denominator,
+    const Tensor& bank, int64_t prefix, int64_t slices, int64_t places) {
   const Layout layout{prefix, slices, places};
   const int64_t tables = q.size(0), samples = q.size(1), length = q.size(2);
   const int64_t row_blocks = quotient(length, kRows);
@@ -175,6 +200,8 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> backward(const Tensor& q, const Tenso
     at::NoGradGuard no_grad;
     const int64_t room = kRows * std::min(kKeys, length);
     Tensor buffers = at::empty({2, room}, q.options());
+    Tensor g_buffer = at::empty({kRows, v.size(3)}, q.options());
+    Tensor dtotal = at::empty({kRows}, q.options());
     for (int64_t unit = begin; unit < end; ++unit) {
       const int64_t t = unit / (sample_parts * row_parts), part = unit % (sample_parts * row_parts);
       const int64_t sp = part / row_parts, rp = part % row_parts;
@@ -185,7 +212,15 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> backward(const Tensor& q, const Tenso
         for (int64_t block = rp * row_blocks / row_parts; block < last; ++block) {
           const int64_t row = block * kRows, rows = std::min(kRows, length - row);
           const Tensor q_rows = q[t][s].narrow(0, row, rows);
-          const Tensor g_rows = grad[t][s].narrow(0, row, rows);
+          Tensor g_rows = g_buffer.narrow(0, 0, rows);
+          auto in_block = [&](const std::optional<Tensor>& x) {
+            return x ? (*x)[t][s].narrow(0, row, rows) : Tensor();
+          };
+          AT_DISPATCH_FLOATING_TYPES(q.scalar_type(), "undivided", [&] {
+            undivided<scalar_t>(grad[t][s].narrow(0, row, rows), in_block(result),
+                                in_block(denominator), g_rows.data_ptr<scalar_t>(),
+                                dtotal.data_ptr<scalar_t>());
+          });
           Tensor dq_rows = dq[t][s].narrow(0, row, rows);
           for (int64_t key = 0; key < length; key += kKeys) {
             const Tile tile{row, rows, key, std::min(kKeys, length - key)};
@@ -199,8 +234,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> backward(const Tensor& q, const Tenso
             AT_DISPATCH_FLOATING_TYPES(q.scalar_type(), "masked_attention_backward", [&] {
               multiply_backward<scalar_t>(
                   layout, bank[t].const_data_ptr<scalar_t>(), tile, weights.data_ptr<scalar_t>(),
-                  dweights.data_ptr<scalar_t>(),
-                  grad_total.const_data_ptr<scalar_t>() + (t * samples + s) * length + row,
+                  dweights.data_ptr<scalar_t>(), dtotal.const_data_ptr<scalar_t>(),
                   dbank[part][t].data_ptr<scalar_t>());
             });
             at::addmm_out(dq_rows, dq_rows, dweights, k_tile, key ? 1 : 0);
@@ -224,8 +258,9 @@ TORCH_LIBRARY(vit_rpe, m) {
       "explicit_grid(Tensor q, Tensor k, Tensor v, Tensor bank, int prefix, int slices, int places)"
       " -> (Tensor, Tensor, Tensor)");
   m.def(
-      "explicit_grid_backward(Tensor q, Tensor k, Tensor v, Tensor grad, Tensor grad_total,"
-      " Tensor bank, int prefix, int slices, int places) -> (Tensor, Tensor, Tensor, Tensor)");
+      "explicit_grid_backward(Tensor q, Tensor k, Tensor v, Tensor grad, Tensor? result,"
+      " Tensor? denominator, Tensor bank, int prefix, int slices, int places)"
+      " -> (Tensor, Tensor, Tensor, Tensor)");
 }
 
 TORCH_LIBRARY_IMPL(vit_rpe, CPU, m) {

@@ -13,7 +13,9 @@ features, D value channels.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -25,6 +27,7 @@ from vit_rpe.features import FeatureMap
 from vit_rpe.masks import Bordered, Exponential, Mask, Toeplitz
 
 from .native import native_ops
+from .recompute import remade
 from .reference import safe_denominator
 
 
@@ -72,39 +75,46 @@ def explicit_grid(
         tables, samples = (prod(lead[dim] for dim in dims) for dims in (own, shared))
         return x.permute(*order, -2, -1).reshape(tables, samples, *x.shape[-2:])
 
-    bank = _bank(table, border, dtype)
-    shape = (0 if border is None else border.prefix, table.grid[0], prod(table.grid[1:]))
-    result: Any = _Attention.apply(*map(by_table, (q, k, v)), bank, shape, settings)
+    borders = (None, None, None) if border is None else (border.row, border.column, border.corner)
+    shape = _Shape(table.grid, 0 if border is None else border.prefix, dtype)
+    result: Any = _Attention.apply(
+        shape, settings, *map(by_table, (q, k, v)), table.offsets, *borders
+    )
     result = result.reshape(*(lead[dim] for dim in order), *result.shape[-2:])
     return result.permute(*(order.index(dim) for dim in range(len(lead))), -2, -1)
 
 
+@dataclass(frozen=True)
+class _Shape:
+    """What the kernel must know of a mask beside its weights, and in which precision it works."""
+
+    grid: tuple[int, ...]
+    prefix: int
+    dtype: torch.dtype
+
+    @property
+    def numbers(self) -> tuple[int, int, int]:
+        """Prefix tokens, slices of the grid, places in a slice."""
+        return self.prefix, self.grid[0], prod(self.grid[1:])
+
+
 class _Attention(torch.autograd.Function):
-    """q, k (T, S, L, ...) and v (T, S, L, D), under the masks in a bank."""
+    """q, k, v (T, S, L, ...) and the weights of masks: a table, row, column, corner of a border."""
 
     @staticmethod
-    def forward(
-        ctx: Any,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        bank: Tensor,
-        shape: tuple[int, int, int],
-        settings: Settings,
-    ) -> Tensor:
-        phi_q, phi_k, values = _mapped(q, k, v, bank.dtype, settings)
-        sums, total, absolute = _ops().explicit_grid(phi_q, phi_k, values, bank, *shape)
+    def forward(ctx: Any, shape: _Shape, settings: Settings, *leaves: Any) -> Tensor:
+        q, k, v, bank = _made(shape, settings, *leaves)
+        sums, total, absolute = _ops().explicit_grid(q, k, v, bank, *shape.numbers)
         if settings.floor:  # a matrix of rank one
-            sums += settings.floor * values.sum(-2, keepdim=True)
+            sums += settings.floor * v.sum(-2, keepdim=True)
             total, absolute = (x + settings.floor * q.shape[-2] for x in (total, absolute))
-        if settings.divide:
-            total = safe_denominator(total, total if settings.nonnegative else absolute)
-            result = _tokens_first(sums.div_(total).to(v.dtype))
-            ctx.save_for_backward(q, k, v, bank, result, total)
-        else:
-            result = torch.cat([sums, total], -1)
-            ctx.save_for_backward(q, k, v, bank)
         ctx.shape, ctx.settings = shape, settings
+        if not settings.divide:
+            ctx.save_for_backward(*leaves, None, None)
+            return torch.cat([sums, total], -1)
+        total = safe_denominator(total, total if settings.nonnegative else absolute)
+        result = torch.div(sums, total, out=_tokens_first(sums)).to(leaves[2].dtype)
+        ctx.save_for_backward(*leaves, result, total)
         return result
 
     @staticmethod
@@ -112,42 +122,51 @@ class _Attention(torch.autograd.Function):
     def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
         ctx: Any, grad: Tensor
     ) -> tuple[Tensor | None, ...]:
-        q, k, v, bank, *quotient = ctx.saved_tensors
-        settings: Settings = ctx.settings
-        if settings.divide:
-            result, denominator = quotient
-            grad = grad / denominator
-            grad_total = -(grad * result).sum(-1, keepdim=True)
-        else:
-            grad, grad_total = grad[..., :-1], grad[..., -1:]
-        grad, grad_total = grad.to(bank.dtype), grad_total.to(bank.dtype).contiguous()
-        with torch.enable_grad():
-            raw = q.detach().requires_grad_(), k.detach().requires_grad_()
-            phi_q, phi_k, values = _mapped(*raw, v, bank.dtype, settings)
-        *dphi, dv, dbank = _ops().explicit_grid_backward(
-            phi_q.detach(), phi_k.detach(), values, grad, grad_total, bank, *ctx.shape
-        )
-        if settings.floor:
-            dv += settings.floor * grad.sum(-2, keepdim=True)
-        dq, dk = torch.autograd.grad((phi_q, phi_k), raw, dphi)
-        return dq, dk, dv.to(v.dtype), dbank, None, None
+        shape, settings = ctx.shape, ctx.settings
+        *leaves, result, denominator = ctx.saved_tensors
+        grad = _neighbours(grad.to(shape.dtype))
+        result = None if result is None else _neighbours(result.to(shape.dtype))
+
+        def gradients(q: Tensor, k: Tensor, v: Tensor, bank: Tensor) -> Sequence[Tensor]:
+            dq, dk, dv, dbank = _ops().explicit_grid_backward(
+                q, k, v, grad, result, denominator, bank, *shape.numbers
+            )
+            if settings.floor:
+                dv += settings.floor * (grad / denominator).sum(-2, keepdim=True)
+            return dq, dk, dv, dbank
+
+        make = partial(_made, shape, settings)
+        return None, None, *remade(make, gradients, leaves, ctx.needs_input_grad[2:])
 
 
-def _mapped(
-    q: Tensor, k: Tensor, v: Tensor, dtype: torch.dtype, settings: Settings
-) -> tuple[Tensor, ...]:
-    """phi(q), phi(k) and v as the kernel takes them."""
+def _made(
+    shape: _Shape,
+    settings: Settings,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    offsets: Tensor,
+    *border: Tensor | None,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """phi(q), phi(k), v and the bank, as the kernel takes them."""
     if settings.features is not None:
         q, k = settings.features(q, k)
-    return tuple(x.to(dtype) for x in (q, k, v))
+    dtype = shape.dtype
+    return q.to(dtype), k.to(dtype), v.to(dtype), _bank(shape, offsets, *border)
 
 
 def _tokens_first(x: Tensor) -> Tensor:
-    """The same tensor (T, S, L, C), stored as (S, L, T, C): what a model reads next."""
-    return x.permute(1, 2, 0, 3).contiguous().permute(2, 0, 1, 3)
+    """Room for a tensor (T, S, L, C) like x, stored as (S, L, T, C): what a model reads next."""
+    tables, samples, length, channels = x.shape
+    return x.new_empty(samples, length, tables, channels).permute(2, 0, 1, 3)
 
 
-def _bank(table: Toeplitz, border: Bordered | None, dtype: torch.dtype) -> Tensor:
+def _neighbours(x: Tensor) -> Tensor:
+    """The same, with the numbers of a row next to each other."""
+    return x if x.stride(-1) == 1 else x.contiguous()
+
+
+def _bank(shape: _Shape, offsets: Tensor, *border: Tensor | None) -> Tensor:
     """The weights of each table's mask, (T, ...): the table, then row, column and corner.
 
     All axes of the table but the first are written out, so that a row of the mask is a window of
@@ -155,18 +174,17 @@ def _bank(table: Toeplitz, border: Bordered | None, dtype: torch.dtype) -> Tenso
 
         written[i', (j_1 - i_1 + n - 1) P + j'] = M[(i_1, i'), (j_1, j')].
     """
-    d = len(table.grid)
-    offsets = table.offsets.reshape(-1, *table.offsets.shape[-d:])
-    for n in table.grid[1:]:
+    d, p = len(shape.grid), shape.prefix
+    lead = offsets.shape[:-d]
+    offsets = offsets.reshape(-1, *offsets.shape[-d:])
+    for n in shape.grid[1:]:
         offsets = offsets.unfold(1 - d, n, 1)  # windows come last, their keys in reverse order
-    written = offsets.movedim(1, d).flip(list(range(d, 2 * d))).flatten(1)
-    if border is None or border.prefix == 0:
-        return written.to(dtype)
-    p, parts = border.prefix, [written]
-    for value, shape in ((border.row, (p,)), (border.column, (p,)), (border.corner, (p, p))):
-        value = written.new_ones(shape) if value is None else value
-        parts.append(value.expand(*table.lead, *shape).reshape(len(written), -1))
-    return torch.cat([part.to(dtype) for part in parts], 1)
+    parts = [offsets.movedim(1, d).flip(list(range(d, 2 * d))).flatten(1)]
+    if p:
+        for value, sides in zip(border, ((p,), (p,), (p, p)), strict=True):
+            value = offsets.new_ones(sides) if value is None else value
+            parts.append(value.expand(*lead, *sides).reshape(len(offsets), -1))
+    return torch.cat([part.to(shape.dtype) for part in parts], 1)
 
 
 def _bank_bytes(mask: Toeplitz | Exponential, dtype: torch.dtype) -> int:

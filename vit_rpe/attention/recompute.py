@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 
@@ -17,3 +18,28 @@ def recomputed(function: Callable[..., Any], *args: Any, random: bool = False) -
     if not torch.is_grad_enabled() or torch.compiler.is_exporting():
         return function(*args)
     return checkpoint(function, *args, use_reentrant=False, preserve_rng_state=random)
+
+
+def remade(
+    make: Callable[..., Sequence[Tensor]],
+    backward: Callable[..., Sequence[Tensor]],
+    leaves: Sequence[Tensor | None],
+    needed: Sequence[bool],
+) -> list[Tensor | None]:
+    """The gradients of `leaves`, of which only those `needed` are made.
+
+    `make(*leaves)` is what the forward pass worked on, and is made again; `backward` gives, for
+    these tensors, their gradients.
+    """
+    with torch.enable_grad():
+        fresh = [
+            x if x is None else x.detach().requires_grad_(need)
+            for x, need in zip(leaves, needed, strict=True)
+        ]
+        made = make(*fresh)
+    gradients = backward(*(x.detach() for x in made))
+    pairs = [pair for pair in zip(made, gradients, strict=True) if pair[0].requires_grad]
+    wanted = [x for x in fresh if x is not None and x.requires_grad]
+    outputs, seeds = zip(*pairs, strict=True)
+    found = iter(torch.autograd.grad(outputs, wanted, seeds))
+    return [next(found) if x is not None and x.requires_grad else None for x in fresh]
