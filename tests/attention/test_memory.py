@@ -38,7 +38,8 @@ def test_memory_stays_within_the_budget(path, budget):
         out.sum().backward()
 
     peak = peak_megabytes(run)
-    assert budget / 8 < peak < budget + 8  # the budget, outputs and gradients; and it is used
+    assert peak < budget + 8  # the budget, outputs and gradients
+    assert peak > (4 if path == "scan" else budget / 8)  # and it is used; compiled states are few
 
 
 def test_the_measure_sees_what_is_held():

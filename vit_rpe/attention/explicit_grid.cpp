@@ -27,29 +27,44 @@ constexpr int64_t kRows = 256, kKeys = 512;  // of a tile: half a megabyte in fl
 
 int64_t quotient(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-// Neighbours in a row of the mask: their first key, and where their weights begin in the bank of
-// their table. `step` is 0 where they all have one weight.
+// Neighbours in a row of the mask: their first key, and where their weights begin, in the table or
+// in the border. `step` is 0 where they all have one weight.
 struct Piece {
   int64_t key, count, weight, step;
+  bool border;
 };
 
-// Where a table keeps the weights of its mask: the table with all axes but the first written out, so
-// that a row is a window of it, then row, column and corner of a border (`_bank` in Python).
+// Where the weights of a mask are: in the table with all axes but the first written out, so that a
+// row is a window of it, and in row, column and corner of the border (`_bank`, `_border` in Python).
 struct Layout {
   int64_t prefix, slices, places;
 
   std::array<Piece, 2> pieces(int64_t query, int64_t first, int64_t last) const {
-    const int64_t p = prefix, line = (2 * slices - 1) * places, border = places * line;
-    const int64_t split = std::clamp(p, first, last), near = split - first, far = last - split;
+    const int64_t p = prefix, split = std::clamp(p, first, last);
+    const int64_t near = split - first, far = last - split;
     if (query < p) {
-      const int64_t corner = border + 2 * p + query * p;
-      return {Piece{first, near, corner + first, 1}, Piece{split, far, border + query, 0}};
+      const int64_t corner = 2 * p + query * p;
+      return {Piece{first, near, corner + first, 1, true}, Piece{split, far, query, 0, true}};
     }
     const int64_t slice = (query - p) / places, place = (query - p) % places;
-    const int64_t window = place * line + (slices - 1 - slice) * places;
-    return {Piece{first, near, border + p + first, 1}, Piece{split, far, window + split - p, 1}};
+    const int64_t line = (places - 1 - place) * (2 * slices - 1) * places;
+    const int64_t window = line + (slices - 1 - slice) * places;
+    return {Piece{first, near, p + first, 1, true}, Piece{split, far, window + split - p, 1, false}};
   }
 };
+
+// The weights of one table's mask, or their gradients.
+template <typename scalar>
+struct Weights {
+  scalar *table, *border;
+
+  scalar* at(const Piece& piece) const { return (piece.border ? border : table) + piece.weight; }
+};
+
+template <typename scalar>
+Weights<scalar> weights_of(const Tensor& bank, const Tensor& border) {
+  return {bank.data_ptr<scalar>(), border.data_ptr<scalar>()};
+}
 
 struct Tile {
   int64_t row, rows, key, keys;
@@ -57,13 +72,13 @@ struct Tile {
 
 // weights *= mask; their sums and absolute sums are added to those of the rows.
 template <typename scalar>
-void multiply(const Layout& layout, const scalar* bank, const Tile& tile, scalar* weights,
+void multiply(const Layout& layout, const Weights<scalar>& mask, const Tile& tile, scalar* weights,
               scalar* total, scalar* absolute) {
   for (int64_t r = 0; r < tile.rows; ++r) {
     scalar sum = 0, norm = 0;
     for (const Piece& piece : layout.pieces(tile.row + r, tile.key, tile.key + tile.keys)) {
       scalar* x = weights + r * tile.keys + piece.key - tile.key;
-      const scalar* w = bank + piece.weight;
+      const scalar* w = mask.at(piece);
       if (piece.step) {
 #pragma omp simd reduction(+ : sum, norm)
         for (int64_t i = 0; i < piece.count; ++i) {
@@ -88,14 +103,15 @@ void multiply(const Layout& layout, const scalar* bank, const Tile& tile, scalar
 // weights *= mask and dweights *= mask, after their product has been added to the mask's gradient.
 // The gradient of a row's sum is that of each of its weights.
 template <typename scalar>
-void multiply_backward(const Layout& layout, const scalar* bank, const Tile& tile, scalar* weights,
-                       scalar* dweights, const scalar* dtotal, scalar* dbank) {
+void multiply_backward(const Layout& layout, const Weights<scalar>& mask, const Tile& tile,
+                       scalar* weights, scalar* dweights, const scalar* dtotal,
+                       const Weights<scalar>& dmask) {
   for (int64_t r = 0; r < tile.rows; ++r) {
     const scalar more = dtotal[r];
     for (const Piece& piece : layout.pieces(tile.row + r, tile.key, tile.key + tile.keys)) {
       const int64_t start = r * tile.keys + piece.key - tile.key;
-      scalar *x = weights + start, *dx = dweights + start, *dw = dbank + piece.weight;
-      const scalar* w = bank + piece.weight;
+      scalar *x = weights + start, *dx = dweights + start, *dw = dmask.at(piece);
+      const scalar* w = mask.at(piece);
       if (piece.step) {
 #pragma omp simd
         for (int64_t i = 0; i < piece.count; ++i) {
@@ -121,8 +137,8 @@ void multiply_backward(const Layout& layout, const scalar* bank, const Tile& til
 
 // A v, the sums of A's rows and their absolute sums: (T, S, L, D) and twice (T, S, L, 1).
 std::tuple<Tensor, Tensor, Tensor> forward(const Tensor& q, const Tensor& k, const Tensor& v,
-                                           const Tensor& bank, int64_t prefix, int64_t slices,
-                                           int64_t places) {
+                                           const Tensor& bank, const Tensor& border,
+                                           int64_t prefix, int64_t slices, int64_t places) {
   const Layout layout{prefix, slices, places};
   const int64_t samples = q.size(1), length = q.size(2), row_blocks = quotient(length, kRows);
   Tensor sums = at::empty(v.sizes(), v.options());
@@ -142,7 +158,7 @@ std::tuple<Tensor, Tensor, Tensor> forward(const Tensor& q, const Tensor& k, con
         at::mm_out(weights, q_rows, keys.narrow(0, key, tile.keys).t());
         AT_DISPATCH_FLOATING_TYPES(q.scalar_type(), "masked_attention", [&] {
           const int64_t place = item * length + row;
-          multiply<scalar_t>(layout, bank[t].const_data_ptr<scalar_t>(), tile,
+          multiply<scalar_t>(layout, weights_of<scalar_t>(bank[t], border[t]), tile,
                              weights.data_ptr<scalar_t>(), total.data_ptr<scalar_t>() + place,
                              absolute.data_ptr<scalar_t>() + place);
         });
@@ -178,14 +194,14 @@ void undivided(const Tensor& grad, const Tensor& result, const Tensor& denominat
   }
 }
 
-// The gradients of q, k, v and the bank, given that of the result: see `undivided`.
+// The gradients of q, k, v, bank and border, given that of the result: see `undivided`.
 //
 // A table's samples and rows are dealt out to parts; each part adds to its own gradients of the
 // bank and, where samples are cut, of k and v. There are parts enough for all cores.
-std::tuple<Tensor, Tensor, Tensor, Tensor> backward(
+std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> backward(
     const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& grad,
     const std::optional<Tensor>& result, const std::optional<Tensor>& denominator,
-    const Tensor& bank, int64_t prefix, int64_t slices, int64_t places) {
+    const Tensor& bank, const Tensor& border, int64_t prefix, int64_t slices, int64_t places) {
   const Layout layout{prefix, slices, places};
   const int64_t tables = q.size(0), samples = q.size(1), length = q.size(2);
   const int64_t row_blocks = quotient(length, kRows);
@@ -195,15 +211,17 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> backward(
   Tensor dq = at::empty(q.sizes(), q.options());
   Tensor dk = at::zeros({row_parts, tables, samples, length, k.size(3)}, k.options());
   Tensor dv = at::zeros({row_parts, tables, samples, length, v.size(3)}, v.options());
-  Tensor dbank = at::zeros({sample_parts * row_parts, tables, bank.size(1)}, bank.options());
-  at::parallel_for(0, tables * sample_parts * row_parts, 1, [&](int64_t begin, int64_t end) {
+  const int64_t all_parts = sample_parts * row_parts;
+  Tensor dbank = at::zeros({all_parts, tables, bank.size(1)}, bank.options());
+  Tensor dborder = at::zeros({all_parts, tables, border.size(1)}, border.options());
+  at::parallel_for(0, tables * all_parts, 1, [&](int64_t begin, int64_t end) {
     at::NoGradGuard no_grad;
     const int64_t room = kRows * std::min(kKeys, length);
     Tensor buffers = at::empty({2, room}, q.options());
     Tensor g_buffer = at::empty({kRows, v.size(3)}, q.options());
     Tensor dtotal = at::empty({kRows}, q.options());
     for (int64_t unit = begin; unit < end; ++unit) {
-      const int64_t t = unit / (sample_parts * row_parts), part = unit % (sample_parts * row_parts);
+      const int64_t t = unit / all_parts, part = unit % all_parts;
       const int64_t sp = part / row_parts, rp = part % row_parts;
       for (int64_t s = sp * samples / sample_parts; s < (sp + 1) * samples / sample_parts; ++s) {
         const Tensor keys = k[t][s], values = v[t][s];
@@ -233,9 +251,10 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> backward(
             at::mm_out(dweights, g_rows, values.narrow(0, key, tile.keys).t());
             AT_DISPATCH_FLOATING_TYPES(q.scalar_type(), "masked_attention_backward", [&] {
               multiply_backward<scalar_t>(
-                  layout, bank[t].const_data_ptr<scalar_t>(), tile, weights.data_ptr<scalar_t>(),
-                  dweights.data_ptr<scalar_t>(), dtotal.const_data_ptr<scalar_t>(),
-                  dbank[part][t].data_ptr<scalar_t>());
+                  layout, weights_of<scalar_t>(bank[t], border[t]), tile,
+                  weights.data_ptr<scalar_t>(), dweights.data_ptr<scalar_t>(),
+                  dtotal.const_data_ptr<scalar_t>(),
+                  weights_of<scalar_t>(dbank[part][t], dborder[part][t]));
             });
             at::addmm_out(dq_rows, dq_rows, dweights, k_tile, key ? 1 : 0);
             Tensor dk_tile = dkeys.narrow(0, key, tile.keys);
@@ -248,19 +267,19 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> backward(
     }
   });
   auto all = [](const Tensor& x) { return x.size(0) == 1 ? x[0] : x.sum(0); };
-  return {dq, all(dk), all(dv), all(dbank)};
+  return {dq, all(dk), all(dv), all(dbank), all(dborder)};
 }
 
 }  // namespace
 
 TORCH_LIBRARY(vit_rpe, m) {
   m.def(
-      "explicit_grid(Tensor q, Tensor k, Tensor v, Tensor bank, int prefix, int slices, int places)"
-      " -> (Tensor, Tensor, Tensor)");
+      "explicit_grid(Tensor q, Tensor k, Tensor v, Tensor bank, Tensor border, int prefix,"
+      " int slices, int places) -> (Tensor, Tensor, Tensor)");
   m.def(
       "explicit_grid_backward(Tensor q, Tensor k, Tensor v, Tensor grad, Tensor? result,"
-      " Tensor? denominator, Tensor bank, int prefix, int slices, int places)"
-      " -> (Tensor, Tensor, Tensor, Tensor)");
+      " Tensor? denominator, Tensor bank, Tensor border, int prefix, int slices, int places)"
+      " -> (Tensor, Tensor, Tensor, Tensor, Tensor)");
 }
 
 TORCH_LIBRARY_IMPL(vit_rpe, CPU, m) {

@@ -29,6 +29,7 @@ from vit_rpe.masks import Bordered, Exponential, Mask, Toeplitz
 from .native import native_ops
 from .recompute import remade
 from .reference import safe_denominator
+from .tables import Tables, neighbours
 
 
 @dataclass(frozen=True)
@@ -65,23 +66,11 @@ def explicit_grid(
     border, inner = (mask, mask.inner) if isinstance(mask, Bordered) else (None, mask)
     table = inner.toeplitz() if isinstance(inner, Exponential) else inner
     assert isinstance(table, Toeplitz)
-    lead = q.shape[:-2]
-    sizes = [1] * (len(lead) - len(table.lead)) + list(table.lead)
-    own = [dim for dim, size in enumerate(sizes) if size > 1]
-    shared = [dim for dim, size in enumerate(sizes) if size == 1]
-    order = [*own, *shared]
-
-    def by_table(x: Tensor) -> Tensor:
-        tables, samples = (prod(lead[dim] for dim in dims) for dims in (own, shared))
-        return x.permute(*order, -2, -1).reshape(tables, samples, *x.shape[-2:])
-
+    tables = Tables(q.shape[:-2], table.lead)
     borders = (None, None, None) if border is None else (border.row, border.column, border.corner)
     shape = _Shape(table.grid, 0 if border is None else border.prefix, dtype)
-    result: Any = _Attention.apply(
-        shape, settings, *map(by_table, (q, k, v)), table.offsets, *borders
-    )
-    result = result.reshape(*(lead[dim] for dim in order), *result.shape[-2:])
-    return result.permute(*(order.index(dim) for dim in range(len(lead))), -2, -1)
+    samples = map(tables.split, (q, k, v))
+    return tables.join(_Attention.apply(shape, settings, *samples, table.offsets, *borders))
 
 
 @dataclass(frozen=True)
@@ -103,8 +92,8 @@ class _Attention(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, shape: _Shape, settings: Settings, *leaves: Any) -> Tensor:
-        q, k, v, bank = _made(shape, settings, *leaves)
-        sums, total, absolute = _ops().explicit_grid(q, k, v, bank, *shape.numbers)
+        q, k, v, *mask = _made(shape, settings, *leaves)
+        sums, total, absolute = _ops().explicit_grid(q, k, v, *mask, *shape.numbers)
         if settings.floor:  # a matrix of rank one
             sums += settings.floor * v.sum(-2, keepdim=True)
             total, absolute = (x + settings.floor * q.shape[-2] for x in (total, absolute))
@@ -124,16 +113,16 @@ class _Attention(torch.autograd.Function):
     ) -> tuple[Tensor | None, ...]:
         shape, settings = ctx.shape, ctx.settings
         *leaves, result, denominator = ctx.saved_tensors
-        grad = _neighbours(grad.to(shape.dtype))
-        result = None if result is None else _neighbours(result.to(shape.dtype))
+        grad = neighbours(grad.to(shape.dtype))
+        result = None if result is None else neighbours(result.to(shape.dtype))
 
-        def gradients(q: Tensor, k: Tensor, v: Tensor, bank: Tensor) -> Sequence[Tensor]:
-            dq, dk, dv, dbank = _ops().explicit_grid_backward(
-                q, k, v, grad, result, denominator, bank, *shape.numbers
+        def gradients(q: Tensor, k: Tensor, v: Tensor, *mask: Tensor) -> Sequence[Tensor]:
+            dq, dk, dv, *dmask = _ops().explicit_grid_backward(
+                q, k, v, grad, result, denominator, *mask, *shape.numbers
             )
             if settings.floor:
                 dv += settings.floor * (grad / denominator).sum(-2, keepdim=True)
-            return dq, dk, dv, dbank
+            return dq, dk, dv, *dmask
 
         make = partial(_made, shape, settings)
         return None, None, *remade(make, gradients, leaves, ctx.needs_input_grad[2:])
@@ -147,12 +136,13 @@ def _made(
     v: Tensor,
     offsets: Tensor,
     *border: Tensor | None,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """phi(q), phi(k), v and the bank, as the kernel takes them."""
+) -> tuple[Tensor, ...]:
+    """phi(q), phi(k), v, and the weights of table and border, as the kernel takes them."""
     if settings.features is not None:
         q, k = settings.features(q, k)
-    dtype = shape.dtype
-    return q.to(dtype), k.to(dtype), v.to(dtype), _bank(shape, offsets, *border)
+    lead = offsets.shape[: -len(shape.grid)]
+    made = q, k, v, _bank(offsets, shape.grid), _border(border, shape.prefix, lead, q.device)
+    return tuple(x.to(shape.dtype) for x in made)
 
 
 def _tokens_first(x: Tensor) -> Tensor:
@@ -161,30 +151,32 @@ def _tokens_first(x: Tensor) -> Tensor:
     return x.new_empty(samples, length, tables, channels).permute(2, 0, 1, 3)
 
 
-def _neighbours(x: Tensor) -> Tensor:
-    """The same, with the numbers of a row next to each other."""
-    return x if x.stride(-1) == 1 else x.contiguous()
+def _bank(offsets: Tensor, grid: tuple[int, ...]) -> Tensor:
+    """The tables with all axes but the first written out, (T, P (2 n - 1) P).
 
+    A row of the mask is a window of it: with n places along the first axis, and i' and j' counting
+    the P places of a slice of the grid,
 
-def _bank(shape: _Shape, offsets: Tensor, *border: Tensor | None) -> Tensor:
-    """The weights of each table's mask, (T, ...): the table, then row, column and corner.
-
-    All axes of the table but the first are written out, so that a row of the mask is a window of
-    it. With n places along the first axis and P in each slice of the grid,
-
-        written[i', (j_1 - i_1 + n - 1) P + j'] = M[(i_1, i'), (j_1, j')].
+        bank[P - 1 - i', j_1 - i_1 + n - 1, j'] = M[(i_1, i'), (j_1, j')].
     """
-    d, p = len(shape.grid), shape.prefix
-    lead = offsets.shape[:-d]
-    offsets = offsets.reshape(-1, *offsets.shape[-d:])
-    for n in shape.grid[1:]:
-        offsets = offsets.unfold(1 - d, n, 1)  # windows come last, their keys in reverse order
-    parts = [offsets.movedim(1, d).flip(list(range(d, 2 * d))).flatten(1)]
-    if p:
-        for value, sides in zip(border, ((p,), (p,), (p, p)), strict=True):
-            value = offsets.new_ones(sides) if value is None else value
-            parts.append(value.expand(*lead, *sides).reshape(len(offsets), -1))
-    return torch.cat([part.to(shape.dtype) for part in parts], 1)
+    d = len(grid)
+    # turned around, the table is indexed by key minus query, and windows run forward
+    tables = offsets.reshape(-1, *offsets.shape[-d:]).flip(list(range(1, d + 1)))
+    for n in grid[1:]:
+        tables = tables.unfold(1 - d, n, 1)
+    return tables.movedim(1, d).flatten(1)
+
+
+def _border(
+    parts: Sequence[Tensor | None], p: int, lead: torch.Size, device: torch.device
+) -> Tensor:
+    """Row, column and corner of the border of each table, (T, 2 p + p p)."""
+    shapes = ((p,), (p,), (p, p))
+    weights = [
+        (torch.ones(shape, device=device) if part is None else part).expand(*lead, *shape)
+        for part, shape in zip(parts, shapes, strict=True)
+    ]
+    return torch.cat([x.reshape(prod(lead), -1) for x in weights], 1)
 
 
 def _bank_bytes(mask: Toeplitz | Exponential, dtype: torch.dtype) -> int:

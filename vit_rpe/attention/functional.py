@@ -26,6 +26,7 @@ from .calibrate import device_costs
 from .cost import DEFAULT_COSTS, SCANNABLE, Path, choose_path, clear_choice
 from .explicit_grid import Settings, explicit_grid, fits
 from .flex import flex_attention, flex_fits
+from .recompute import recomputed
 from .reference import safe_denominator
 
 PATHS = ("auto", "explicit", "product", "scan")
@@ -89,10 +90,19 @@ class _Call:
         if isinstance(mask, BlockDiagonal) and not self.floor:
             parts = zip(*(x.split(mask.lengths, -2) for x in (q, k, v)), mask.masks, strict=True)
             return stack_rows([self.attend(a, b, c, part, features) for a, b, c, part in parts])
-        if self._in_one_pass(q, k, v, mask, features):
+        compiled = self._compiled_path(q, k, v, mask, features)
+        if compiled == "explicit":
             settings = Settings(self.nonnegative, features, self.floor)
             with _full_precision(q):
                 return explicit_grid(q, k, v, mask, _common_dtype(q, k, v), settings)
+        if compiled == "scan":  # fast enough to be done again, and it would keep a dozen tensors
+            return recomputed(self._divided, q, k, v, mask, features)
+        return self._divided(q, k, v, mask, features)
+
+    def _divided(
+        self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, features: FeatureMap | None
+    ) -> Tensor:
+        """The sums over the keys, and their division."""
         if features is not None:
             q, k = features(q, k)
         if isinstance(mask, Scaled) and not self.floor:
@@ -109,18 +119,22 @@ class _Call:
             absolute = absolute + self.floor * mask.length
         return (sums[..., :-1] / safe_denominator(sums[..., -1:], absolute)).to(dtype)
 
-    def _in_one_pass(
+    def _compiled_path(
         self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, features: FeatureMap | None
-    ) -> bool:
-        if self.dropout or _autocast_dtype(q) == torch.bfloat16:
-            return False
-        if features is not None and any(p.requires_grad for p in features.parameters()):
-            return False  # they would get no gradient
+    ) -> Path | None:
+        """The path, if it is one that is compiled for this mask and keeps its inputs alone."""
+        if self.dropout:
+            return None
         m = k.shape[-1] if features is None else features.num_features(k.shape[-1])
         inner = mask.inner if isinstance(mask, Bordered) else mask
-        return self._choice(q, m, v.shape[-1] + 1, inner) == "explicit" and fits(
-            mask, q, _common_dtype(q, k, v), self.budget
-        )
+        path, dtype = self._choice(q, m, v.shape[-1] + 1, inner), _common_dtype(q, k, v)
+        if path == "scan" and fits(inner, q, dtype):
+            return path
+        # features with parameters would get no gradient
+        learned = features is not None and any(p.requires_grad for p in features.parameters())
+        if path != "explicit" or learned or _autocast_dtype(q) == torch.bfloat16:
+            return None
+        return path if fits(mask, q, dtype, self.budget) else None
 
     def sums(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> tuple[Tensor, Tensor]:
         """`A v` and the absolute row sums of A (or a bound of them), for `A = M * (q k^T)`.

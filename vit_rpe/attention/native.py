@@ -1,4 +1,4 @@
-"""The compiled part of the package: one C++ file, built by torch on first use, or not at all."""
+"""The compiled part of the package: two C++ files, built by torch on first use, or not at all."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 SWITCH = "VIT_RPE_NATIVE"
-_SOURCE = Path(__file__).with_name("explicit_grid.cpp")
+_SOURCES = [Path(__file__).with_name(name) for name in ("explicit_grid.cpp", "scan_grid.cpp")]
 _FLAGS = ["-O3", "-fopenmp"]
 # by the name that torch gives to what a CPU can do
 _VECTORS = {
@@ -59,7 +59,7 @@ def _build() -> None:
         cpu = torch.backends.cpu.get_cpu_capability()
         load(
             _name(cpu),
-            [str(_SOURCE)],
+            [str(source) for source in _SOURCES],
             extra_cflags=[*_FLAGS, *_VECTORS.get(cpu, [])],
             extra_ldflags=["-fopenmp"],
             is_python_module=False,
@@ -71,5 +71,7 @@ def _build() -> None:
 
 def _name(cpu: str) -> str:
     """One build for each source, torch and kind of CPU: machines may share a home."""
-    digest = hashlib.sha256(_SOURCE.read_bytes() + torch.__version__.encode()).hexdigest()[:12]
-    return f"vit_rpe_{re.sub('[^a-z0-9]', '', cpu.lower())}_{digest}"
+    digest = hashlib.sha256(torch.__version__.encode())
+    for source in _SOURCES:
+        digest.update(source.read_bytes())
+    return f"vit_rpe_{re.sub('[^a-z0-9]', '', cpu.lower())}_{digest.hexdigest()[:12]}"

@@ -3,7 +3,8 @@
 Inside a block of slices of the grid attention is explicit, or, if that would still be long, scanned
 along the next axis. What a block takes from all earlier ones, and from all later ones, is one M x D
 matrix per place of a slice: it decays along the first axis from block to block, is spread along the
-other axes once per block, and is read by every slice of the block.
+other axes once per block, and is read by every slice of the block. On a CPU `scan_grid.py` does the
+same, compiled.
 
 Shapes: L tokens, M features, D value channels; n slices of P places; blocks of b slices.
 """
@@ -21,9 +22,10 @@ from vit_rpe.masks.exponential import before, decay, spread
 
 from .cost import block_slices
 from .explicit import default_budget, explicit
-from .explicit_grid import Settings, explicit_grid, fits
+from .explicit_grid import fits
 from .product import absolute_bound
 from .recompute import recomputed
+from .scan_grid import scan_grid, state_bytes
 
 DEFAULT_BUDGET = 256 << 20
 # Tensors of the size of all states, at worst (in the backward pass).
@@ -43,7 +45,10 @@ def scan(
     else:
         mask = mask if isinstance(mask, Exponential) else _as_exponential(mask, q)
         blocks = block_slices(mask, k.shape[-1], v.shape[-1])
-        sums = _sweep(q, k, v, mask, blocks, budget)
+        if fits(mask, q, dtype) and state_bytes(mask, blocks, k, v) <= budget:
+            sums = scan_grid(q, k, v, mask, blocks)
+        else:
+            sums = _sweep(q, k, v, mask, blocks, budget)
     absolute = sums[..., -1:].detach().abs() if nonnegative else absolute_bound(q, k, mask)
     return sums, absolute
 
@@ -61,7 +66,7 @@ def _sweep(
     v ends in a column of ones.
     """
     if not blocks:
-        return _explicit(q, k, v, mask, budget)
+        return explicit(q, k, v, mask, min(budget, default_budget(q)), nonnegative=True)[0]
     b, place = blocks[0], prod(mask.grid[1:])
     pad = (-mask.grid[0] % b) * place  # with slices that nobody sees
     # (..., blocks, P, b, C): in a block the first axis comes last, so that the next one is first
@@ -81,13 +86,6 @@ def _sweep(
     ]
     total = near.unflatten(-2, (place, b)) + (far[0] if len(far) == 1 else torch.cat(far, -1))
     return total.transpose(-3, -2).flatten(-4, -2)[..., : mask.length, :]
-
-
-def _explicit(q: Tensor, k: Tensor, v: Tensor, mask: Exponential, budget: int) -> Tensor:
-    if fits(mask, q, q.dtype):
-        settings = Settings(nonnegative=True, divide=False)
-        return explicit_grid(q, k, v[..., :-1], mask, q.dtype, settings)
-    return explicit(q, k, v, mask, min(budget, default_budget(q)), nonnegative=True)[0]
 
 
 def _inside_a_block(mask: Exponential, b: int) -> Exponential:
