@@ -33,7 +33,7 @@ class Toeplitz(Mask):
     - 1). The product is a convolution: O(L log L) a column, by FFTs that are pruned axis by axis.
 
     `symmetric` is a promise that an offset and its opposite have the same weight: the spectrum of
-    the table is then real, which saves half of its room and of its products.
+    the table is then real, and products with it are cheaper.
     """
 
     tensor_names = ("offsets",)
@@ -69,7 +69,17 @@ class Toeplitz(Mask):
 
     def _transform(self, dtype: torch.dtype) -> Tensor:
         spectrum = _transform(self.offsets.to(dtype), self.grid)
-        return spectrum.real if self.symmetric else spectrum
+        first = -len(self.grid)
+        # in memory as the spectra that it will multiply: their last transform is along this axis
+        spectrum = spectrum.movedim(first, -1).contiguous()
+        if self.symmetric:  # each number twice, for a real and an imaginary part
+            return (
+                spectrum.real[..., None]
+                .expand(*spectrum.shape, 2)
+                .contiguous()
+                .movedim(-2, first - 1)
+            )
+        return spectrum.movedim(-1, first)
 
     def dense(self) -> Tensor:
         place = grid_coordinates(self.grid, self.offsets.device)
@@ -151,6 +161,7 @@ def _transform(offsets: Tensor, grid: tuple[int, ...]) -> Tensor:
 def _convolve(table: Tensor, x: Tensor, grid: tuple[int, ...]) -> Tensor:
     """sum_j offsets[i - j + n - 1] x[j], by the spectrum of the table: (..., L, C) -> (..., L, C).
 
+    A real spectrum comes as pairs of equal numbers, (..., 2): torch would make it complex otherwise.
     Each axis is transformed only over the places of the others that are not padding, and is cropped
     as soon as it has been transformed back. Columns that are neighbours in memory are not copied.
     """
@@ -161,18 +172,15 @@ def _convolve(table: Tensor, x: Tensor, grid: tuple[int, ...]) -> Tensor:
     spectrum = torch.fft.rfft(columns_first, n=sizes[-1], dim=-1)
     for axis in reversed(axes[:-1]):
         spectrum = torch.fft.fft(spectrum, n=sizes[axis], dim=axis)
-    spectrum = _times(spectrum, table.unsqueeze(-d - 1))
+    if table.is_complex():
+        spectrum = spectrum * table.unsqueeze(-d - 1)
+    else:
+        parts = torch.view_as_real(spectrum) * table.unsqueeze(-d - 2)
+        spectrum = torch.view_as_complex(parts)
     for axis in axes[:-1]:
         spectrum = torch.fft.ifft(spectrum, dim=axis).narrow(axis, 0, grid[axis])
     result = torch.fft.irfft(spectrum, n=sizes[-1], dim=-1).narrow(-1, 0, grid[-1])
     return result.flatten(-d).mT
-
-
-def _times(spectrum: Tensor, table: Tensor) -> Tensor:
-    """A product of spectra; torch would first make a real one complex."""
-    if table.is_complex():
-        return spectrum * table
-    return torch.view_as_complex(torch.view_as_real(spectrum) * table[..., None])
 
 
 def _transform_sizes(grid: tuple[int, ...]) -> list[tuple[int, int]]:
