@@ -46,9 +46,15 @@ from torch import Tensor
 
 from vit_rpe.attention import masked_linear_attention
 from vit_rpe.attention.functional import PathName, best_path
+from vit_rpe.attention.product import columns_within, default_budget
+from vit_rpe.masks.toeplitz import fast_size
 from vit_rpe.rpe import ExponentialRPE, GridRPE, OffsetRPE
 
-MASKS: dict[str, type[GridRPE]] = {"offset": OffsetRPE, "exp": ExponentialRPE}
+MASKS: dict[str, Callable[..., GridRPE]] = {
+    "offset": OffsetRPE,
+    "exp": ExponentialRPE,
+    "exp4": partial(ExponentialRPE, terms=4),
+}
 CASES = (
     "14x14:12:64:64:8,14x14:12:32:32:8,14x14:1:32:32,28x28:12:64:64,28x28:1:32:32,32x32:12:32:32,"
     "32x32:12:16:16,56x56:12:64:64,56x56:12:16:16,56x56:1:32:32,112x112:2:64:64,112x112:1:32:32,"
@@ -83,7 +89,10 @@ class Case:
 
 @dataclass(frozen=True)
 class Contestant:
-    """A way to compute attention: `call()` gives (B, H, L, D), the leaves get gradients."""
+    """A way to compute attention: `call()` gives (B, H, L, D), the leaves get gradients.
+
+    One without leaves is timed forward only.
+    """
 
     call: Callable[[], Tensor]
     leaves: list[Tensor]
@@ -171,8 +180,31 @@ def masked(mask: str, path: PathName, x: Inputs) -> Contestant:
     return Contestant(call, [x.q, x.k, x.v, *rpe.parameters()])
 
 
+def transforms(x: Inputs) -> Contestant:
+    """The bare FFTs of the product path: its columns there and back, in its chunks."""
+    grid, d = x.case.grid, len(x.case.grid)
+    sizes = [fast_size(2 * n - 1) for n in grid]
+    at_once = columns_within(default_budget(x.q), x.q)
+    columns = x.case.m * (x.case.d + 1)
+    chunk = torch.ones(x.case.batch * x.case.heads, at_once, *grid, device=x.v.device)
+
+    def call() -> Tensor:
+        out = chunk
+        for first in range(0, columns, at_once):
+            out = torch.fft.rfft(chunk[:, : columns - first], n=sizes[-1], dim=-1)
+            for axis in range(d - 2, -1, -1):
+                out = torch.fft.fft(out, n=sizes[axis], dim=axis - d)
+            for axis in range(d - 1):
+                out = torch.fft.ifft(out, dim=axis - d).narrow(axis - d, 0, grid[axis])
+            out = torch.fft.irfft(out, n=sizes[-1], dim=-1)
+        return out
+
+    return Contestant(call, [])
+
+
 def _contestants() -> dict[str, Callable[[Inputs], Contestant]]:
     makers = {"sdpa": softmax, "sdpa+bias": softmax_with_bias, "linear": linear}
+    makers |= {"fft": transforms, "exp4/scan": partial(masked, "exp4", "scan")}
     for mask, paths in PATHS.items():
         makers[f"{mask}/dense"] = partial(dense, mask)
         makers |= {f"{mask}/{path}": partial(masked, mask, path) for path in (*paths, "auto")}
@@ -243,6 +275,8 @@ def measure(case: Case, names: list[str], speed: float, args: argparse.Namespace
         contestant = CONTESTANTS[name](x)
         trials = (partial(forward, contestant), partial(both, contestant, x.gradient))
         for kind, call in zip(KINDS, trials, strict=True):
+            if kind == "both" and not contestant.leaves:
+                break
             if not try_once(call, args.limit, args.device):
                 row["skipped"] = f"{kind} over {args.limit:g} s"
                 break

@@ -8,12 +8,14 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 from itertools import product
+from math import log
 from pathlib import Path
-from statistics import geometric_mean
+from statistics import geometric_mean, linear_regression
 from typing import Any
 
 KINDS = {"forward": "forward", "both": "forward + backward"}
 PATHS = {"offset": ("explicit", "product"), "exp": ("explicit", "product", "scan")}
+BASELINES = {"sdpa": "C1", "sdpa+bias": "C4", "linear": "C5"}
 COLORS = {"dense": "C7", "explicit": "C0", "product": "C3", "scan": "C2", "auto": "black"}
 
 
@@ -151,7 +153,7 @@ def plot(report: dict[str, Any], file: Path) -> None:
     titles = {"offset": "OffsetRPE (Toeplitz)", "exp": "ExponentialRPE"}
     for axes, (mask, title) in zip(panels, titles.items(), strict=True):
         for name in results[0]["contestants"]:
-            if "/" not in name or name.startswith(f"{mask}/"):
+            if name in BASELINES or name.startswith(f"{mask}/"):
                 _line(axes, name, results)
         axes.set(title=title, xlabel="tokens", xscale="log", yscale="log")
         _token_ticks(axes, results)
@@ -183,13 +185,19 @@ def _line(axes: Any, name: str, results: list[dict[str, Any]]) -> None:
     if not points:
         return
     path = name.partition("/")[2]
-    baselines = {"sdpa": "C1", "sdpa+bias": "C4", "linear": "C5"}
-    style: dict[str, Any] = {"color": COLORS.get(path) or baselines[name], "marker": "o"}
+    style: dict[str, Any] = {"color": COLORS.get(path) or BASELINES[name], "marker": "o"}
     if not path:
         style |= {"linestyle": "--", "marker": "s"}
     if path == "auto":  # a wide pale band under the path that it follows
         style |= {"linewidth": 7, "alpha": 0.2, "marker": None, "zorder": 1}
-    axes.plot(*zip(*points, strict=True), label=path or name, markersize=4, **style)
+    label = f"{path or name}  ~ L^{_slope(points):.2f}" if len(points) > 1 else path or name
+    axes.plot(*zip(*points, strict=True), label=label, markersize=4, **style)
+
+
+def _slope(points: list[tuple[int, float]]) -> float:
+    """Of the straight line through the points on log axes: the least squares fit."""
+    x, y = zip(*((log(tokens), log(ms)) for tokens, ms in points), strict=True)
+    return linear_regression(x, y).slope
 
 
 def _token_ticks(axes: Any, results: list[dict[str, Any]]) -> None:

@@ -48,6 +48,32 @@ def test_paths_agree_with_the_dense_mask(bench, inputs, mask: str) -> None:
         )
 
 
+def test_four_terms_are_scanned(bench, inputs) -> None:
+    mask, x = inputs.rpe["exp4"](), inputs
+    weights = (x.q @ x.k.mT) * mask.dense()
+    expected = weights @ x.v / weights.sum(-1, keepdim=True)
+    assert mask.terms == 4
+    torch.testing.assert_close(
+        bench.CONTESTANTS["exp4/scan"](x).call(), expected, atol=1e-4, rtol=1e-4
+    )
+
+
+def test_bare_transforms_are_those_of_all_columns(bench, inputs, monkeypatch) -> None:
+    seen = []
+    irfft = torch.fft.irfft
+
+    def counted(x, **options):
+        out = irfft(x, **options)
+        seen.append(out.shape)
+        return out
+
+    monkeypatch.setattr(torch.fft, "irfft", counted)
+    monkeypatch.setattr(bench, "columns_within", lambda *_: 10)
+    bench.CONTESTANTS["fft"](inputs).call()
+    assert all(shape[0] == 4 and shape[2] == 4 for shape in seen)
+    assert sum(shape[1] for shape in seen) == 8 * 7  # m features times d values and the normaliser
+
+
 def test_linear_is_dense_with_a_mask_of_ones(bench, inputs) -> None:
     with torch.no_grad():
         inputs.rpe["offset"].table.zero_()
@@ -79,7 +105,10 @@ def test_report_has_every_contestant(bench, report) -> None:
     assert set(rows) == set(bench.CONTESTANTS) and case["rounds"] >= 1
     for kind in ("forward", "both"):
         base = rows["sdpa"][f"{kind}_ms"]
-        for row in rows.values():
+        for name, row in rows.items():
+            if name == "fft" and kind == "both":  # has no backward pass
+                assert row["both_ms"] is None
+                continue
             assert row[f"{kind}_ms"] > 0
             assert row[f"{kind}_ratio"] == pytest.approx(row[f"{kind}_ms"] / base)
     assert all((row["path"] is None) == ("auto" not in name) for name, row in rows.items())

@@ -74,6 +74,7 @@ def measure(device: torch.device) -> PathCosts:
         column_entry=costs.column_entry * product,
         product_work=costs.product_work * product,
         state_entry=costs.state_entry * scan,
+        block_call=costs.block_call * scan,
     )
 
 

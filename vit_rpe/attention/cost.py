@@ -19,20 +19,22 @@ SCANNABLE = (Ones, Causal, Exponential)
 class PathCosts:
     """Nanoseconds of a forward and backward pass, measured on two cores of a server CPU."""
 
-    multiply: float = 0.062  # a multiply-add of a tile's matrix products
-    tile_entry: float = 5.0  # an entry of an explicit tile, apart from its products
-    column_entry: float = 8.0  # making and reading one entry of an L x (M D) matrix
-    product_work: float = 0.36  # a unit of `Mask.cost`
-    state_entry: float = 22.0  # making, moving and reading one entry of a block's state
-    lone_head: float = 1.3  # tiles of one head alone, whose products fill the cores less well
-    call: float = 1.5e6  # what a path costs before it starts
-    scan_call: float = 6e6
+    multiply: float = 0.034  # a multiply-add of a tile's matrix products
+    tile_entry: float = 0.55  # an entry of an explicit tile, apart from its products
+    column_entry: float = 5.0  # making and reading one entry of an L x (M D) matrix
+    product_work: float = 0.13  # a unit of `Mask.cost`
+    state_entry: float = 1.5  # moving and spreading one entry of a state
+    block_call: float = 3e4  # what a block costs before it starts
+    call: float = 6e5  # what a path costs before it starts
+    scan_call: float = 2e6
 
     def tile(self, m: int, d: int) -> float:
         return self.multiply * (m + d) + self.tile_entry
 
 
 DEFAULT_COSTS = PathCosts()
+# Sending to a state and reading one, forward and backward, in multiply-adds of a tile.
+_ENDS = 3
 # No machine's constants differ so much from these that a path this many times cheaper would lose.
 _FAR_AHEAD = 5.0
 
@@ -42,7 +44,7 @@ def path_costs(
 ) -> dict[Path, float]:
     """The estimated nanoseconds of each path that the mask allows, for `lead` heads in all."""
     columns = m * d
-    tiles = lead * mask.length**2 * costs.tile(m, d) * (costs.lone_head if lead == 1 else 1.0)
+    tiles = lead * mask.length**2 * costs.tile(m, d)
     estimates: dict[Path, float] = {"explicit": costs.call + tiles}
     if not torch.compiler.is_exporting():  # complex numbers and their precision stay in PyTorch
         work = mask.length * columns * costs.column_entry + mask.cost(columns) * costs.product_work
@@ -79,7 +81,7 @@ def _best_blocks(
 ) -> tuple[float, tuple[int, ...]]:
     """The least cost of one head on this grid, whose first `axes` axes have not been cut."""
     n, place = grid[0], prod(grid[1:])
-    best = (prod(grid) ** 2 * costs.tile(m, d), ())
+    best = (costs.block_call + prod(grid) ** 2 * costs.tile(m, d), ())
     if axes == 0:
         return best
     axis = len(mask.grid) - axes
@@ -87,9 +89,10 @@ def _best_blocks(
     for b in _block_sizes(n):
         blocks = ceil(n / b)
         inside, deeper = _best_blocks((*grid[1:], b), mask, m, d, costs, axes - 1)
-        state = costs.state_entry + costs.multiply * sum(grid[1:])
-        ends = mask.terms * blocks * b * place * m * d * 4 * costs.multiply
-        cost = blocks * inside + passes * blocks * place * m * d * state + ends
+        # a state is moved once a block; every slice sends to one and reads one
+        entry = costs.state_entry + b * _ENDS * costs.multiply
+        state = costs.block_call + place * m * d * entry
+        cost = blocks * inside + passes * (blocks - 1) * state
         best = min(best, (cost, (b, *deeper)))
     return best
 

@@ -22,6 +22,11 @@ def default_budget(q: Tensor) -> int:
 _LIVE = 28
 
 
+def columns_within(budget: int, q: Tensor) -> int:
+    """Columns that are multiplied at once, for all heads of all samples."""
+    return max(1, budget // (max(1, prod(q.shape[:-1])) * q.element_size() * _LIVE))
+
+
 @torch.compiler.disable()  # complex numbers stay in eager mode anyway
 def product(q: Tensor, k: Tensor, v: Tensor, mask: Mask, budget: int) -> tuple[Tensor, Tensor]:
     """`A v` and a bound of the absolute row sums of A, for `A = M * (q k^T)`.
@@ -35,8 +40,7 @@ def product(q: Tensor, k: Tensor, v: Tensor, mask: Mask, budget: int) -> tuple[T
     q, k, v = q.to(dtype), k.to(dtype), v.to(dtype)
     m, d = k.shape[-1], v.shape[-1]
     prepared = mask.prepared(dtype)
-    lead = max(1, prod(q.shape[:-2]))
-    columns = max(1, budget // (lead * mask.length * q.element_size() * _LIVE))
+    columns = columns_within(budget, q)
     features, values = max(1, columns // d), min(columns, d)
     total = None
     for i in range(0, m, features):

@@ -161,7 +161,7 @@ def _transform(offsets: Tensor, grid: tuple[int, ...]) -> Tensor:
 def _convolve(table: Tensor, x: Tensor, grid: tuple[int, ...]) -> Tensor:
     """sum_j offsets[i - j + n - 1] x[j], by the spectrum of the table: (..., L, C) -> (..., L, C).
 
-    A real spectrum comes as pairs of equal numbers, (..., 2): torch would make it complex otherwise.
+    A real spectrum comes as pairs of equal numbers, (..., 2): torch would else make it complex.
     Each axis is transformed only over the places of the others that are not padding, and is cropped
     as soon as it has been transformed back. Columns that are neighbours in memory are not copied.
     """
