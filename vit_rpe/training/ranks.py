@@ -24,26 +24,36 @@ PRECISIONS = {"bfloat16": "bf16", "float16": "fp16"}
 
 
 def start(recipe: Recipe, run: Path | None = None) -> Accelerator:
-    """Join the other processes, as `accelerate launch` or plain python has arranged them."""
-    cuda = torch.cuda.is_available()
-    if recipe.device == "cuda" and not cuda:
-        raise RecipeError("device: there is no CUDA device here")
-    if recipe.log_wandb and not is_wandb_available():
-        raise RecipeError("log_wandb: wandb is not installed: pip install wandb")
-    on_cpu = recipe.device == "cpu" or not cuda
+    """The processes of a recipe; with a folder for a run they have trackers too."""
     precision = None
     if recipe.amp is not None:
         precision = PRECISIONS[recipe.amp_dtype] if recipe.amp else "no"
+    trackers: list[Any] = ["tensorboard"]
+    if recipe.log_wandb:
+        if not is_wandb_available():
+            raise RecipeError("log_wandb: wandb is not installed: pip install wandb")
+        trackers.append("wandb")
+    if run is None:
+        return join(recipe.device, precision)
+    folders = ProjectConfiguration(str(run), str(run))
+    return join(recipe.device, precision, log_with=trackers, project_config=folders)
+
+
+def join(device: str | None, precision: str | None, **options: Any) -> Accelerator:
+    """Join the other processes, as `accelerate launch` or plain python has arranged them."""
+    on_cpu = device == "cpu" or not torch.cuda.is_available()
+    if device == "cuda" and on_cpu:
+        raise RecipeError("device: there is no CUDA device here")
     if precision == "fp16" and on_cpu:
         raise RecipeError("amp_dtype: float16 needs a GPU; bfloat16 works on a CPU")
-    trackers: list[Any] = ["tensorboard", "wandb"] if recipe.log_wandb else ["tensorboard"]
-    return Accelerator(
-        mixed_precision=precision,
-        cpu=on_cpu,
-        log_with=None if run is None else trackers,
-        project_config=None if run is None else ProjectConfiguration(str(run), str(run)),
-        kwargs_handlers=[DistributedDataParallelKwargs(gradient_as_bucket_view=True)],
-    )
+    views = DistributedDataParallelKwargs(gradient_as_bucket_view=True)
+    return Accelerator(mixed_precision=precision, cpu=on_cpu, kwargs_handlers=[views], **options)
+
+
+def leave() -> None:
+    """Part from the other processes in good order."""
+    if torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
 
 
 def is_sharded(accelerator: Accelerator) -> bool:

@@ -21,7 +21,7 @@ from .checkpoint import Checkpoints, find_checkpoint
 from .errors import CheckpointError, Diverged, RecipeError, Stopped
 from .inputs import BadSamples, Inputs, evaluation_loader, open_inputs, share, training_loader
 from .meter import Meter, forward_flops, reachable_flops
-from .ranks import barrier, of_main, start
+from .ranks import barrier, leave, of_main, start
 from .recipe import Recipe, table
 from .task import Task, Teacher
 from .trainer import RunState, Trainer
@@ -60,6 +60,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Stopped as error:
         _say(f"{error}; resume=auto goes on from there")
         return STOPPED
+    finally:
+        leave()
 
 
 def train(recipe: Recipe) -> RunState:
