@@ -89,3 +89,23 @@ def _free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
+
+
+def train(*args: str, world: int = 1) -> tuple[int, str]:
+    """The exit code of train.py, and what the main process wrote to standard error."""
+    answers = launch(_train, args, world=world)
+    codes = {code for code, _ in answers}
+    assert len(codes) == 1, answers
+    return answers[0]
+
+
+def _train(args: tuple[str, ...]) -> tuple[int, str]:
+    import contextlib
+    import io
+
+    from vit_rpe.training import main
+
+    shown = io.StringIO()
+    with contextlib.redirect_stderr(shown), contextlib.redirect_stdout(shown):
+        code = main(list(args))
+    return code, shown.getvalue()

@@ -15,7 +15,7 @@ from .nearest import nearest
 from .recipe import Recipe
 
 COMMAND_LINE = "command line"
-MERGED = ("model_kwargs", "opt_kwargs", "kd_model_kwargs")  # key by key, not as a whole
+MERGED = ("model_kwargs", "opt_kwargs", "kd_model_kwargs")  # by files key by key; null removes one
 
 Values = dict[str, Any]
 Origins = dict[str, str]
@@ -91,8 +91,9 @@ def _parse(path: Path) -> Values:
 
 
 def _set(values: Values, name: str, value: Any) -> None:
-    if name in MERGED and isinstance(value, dict) and isinstance(values.get(name), dict):
-        value = {**values[name], **value}
+    if name in MERGED and isinstance(value, dict):
+        merged = {**(values.get(name) or {}), **value}
+        value = {key: each for key, each in merged.items() if each is not None}
     values[name] = value
 
 
@@ -109,7 +110,9 @@ def _override(values: Values, origins: Origins, text: str) -> None:
     outer, dot, inner = name.partition(".")
     if dot and outer in MERGED:
         name, parsed = outer, {inner: parsed}
-    _set(values, name, parsed)
+        _set(values, name, parsed)
+    else:
+        values[name] = parsed
     origins[name] = COMMAND_LINE
 
 

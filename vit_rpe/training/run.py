@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -51,8 +52,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         else:
             train(recipe)
         return DONE
-    except (RecipeError, CheckpointError, ShardError) as error:
+    except (RecipeError, CheckpointError) as error:  # on all ranks alike
         _say(f"train.py: error: {error}")
+        return WRONG
+    except ShardError as error:
+        _say(f"train.py: error: {error}", everywhere=True)
         return WRONG
     except Diverged as error:
         _say(f"train.py: diverged: {error}")
@@ -71,8 +75,7 @@ def train(recipe: Recipe) -> RunState:
     resume = _resume(recipe, run, accelerator)
     trainer = prepare(recipe, accelerator, run, resume)
     state = trainer.fit()
-    if accelerator.is_main_process:
-        _say(_summary(state, run))
+    _say(_summary(state, run))
     return state
 
 
@@ -238,5 +241,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     return args
 
 
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
+def _say(text: str, everywhere: bool = False) -> None:
+    rank = int(os.environ.get("RANK", "0"))
+    if rank == 0 or everywhere:
+        print(text if rank == 0 else f"rank {rank}: {text}", file=sys.stderr, flush=True)
