@@ -21,7 +21,7 @@ from vit_rpe.data.draws import seed_model
 
 from .checkpoint import Snapshot
 from .errors import RecipeError
-from .optim import Schedule, clip_gradients, make_optimizer
+from .optim import Schedule, clip_gradients, make_optimizer, seed_optimizer
 from .ranks import is_sharded
 from .recipe import Recipe
 from .task import Task
@@ -98,6 +98,7 @@ class Learner:
 
     def update(self, step: int, finite: bool) -> None:
         """Make the step if all is finite; forget the gradients."""
+        seed_optimizer(self.optimizer.optimizer, step, self.accelerator.device)
         if finite or self.accelerator.scaler is not None:
             self.optimizer.step()  # a scaler leaves out by itself what is not finite
         self.optimizer.zero_grad()

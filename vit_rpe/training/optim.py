@@ -35,6 +35,12 @@ def make_optimizer(recipe: Recipe, model: nn.Module) -> torch.optim.Optimizer:
         raise RecipeError(f"opt: {recipe.opt} with {options}: {error}") from None
 
 
+def seed_optimizer(optimizer: Any, step: int, device: torch.device) -> None:
+    """An optimiser that draws (adahessian) draws by the step, alike on all ranks."""
+    if isinstance(getattr(optimizer, "generator", None), torch.Generator):
+        optimizer.generator = torch.Generator(device).manual_seed(step)
+
+
 class Schedule:
     """The learning rate at any step. It needs no state of its own in a checkpoint.
 

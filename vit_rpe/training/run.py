@@ -102,12 +102,7 @@ def prepare(
     if recipe.kd_model_name is not None:
         teacher_model = build_teacher(recipe, inputs.num_classes)
         teacher = Teacher(recipe, teacher_model, net, accelerator.device)
-    if accelerator.is_main_process:
-        run.mkdir(parents=True, exist_ok=True)
-        with written_whole(run / "recipe.yaml") as file:
-            file.write(recipe_file.as_yaml(recipe).encode())
-    barrier(accelerator)
-    return Trainer(
+    trainer = Trainer(
         recipe,
         accelerator,
         net,
@@ -119,6 +114,12 @@ def prepare(
         _meter(recipe, accelerator, net, config["input_size"][-1]),
         resume,
     )
+    if accelerator.is_main_process:
+        run.mkdir(parents=True, exist_ok=True)
+        with written_whole(run / "recipe.yaml") as file:
+            file.write(recipe_file.as_yaml(recipe).encode())
+    barrier(accelerator)
+    return trainer
 
 
 def _build(recipe: Recipe, accelerator: Accelerator, num_classes: int) -> tuple[nn.Module, Recipe]:

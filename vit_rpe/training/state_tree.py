@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 PLAIN = (bool, int, float, str, type(None))
+DTYPES = {str(each): each for each in vars(torch).values() if isinstance(each, torch.dtype)}
 
 
 def flatten(value: Any, name: str = "") -> tuple[Any, dict[str, Tensor]]:
@@ -23,6 +24,8 @@ def restore(tree: Any, tensors: Mapping[str, Tensor]) -> Any:
     ((kind, content),) = tree.items()
     if kind == "tensor":
         return tensors[content]
+    if kind == "dtype":
+        return DTYPES[content]
     if kind == "dict":
         return {key: restore(value, tensors) for key, value in content}
     values = [restore(value, tensors) for value in content]
@@ -36,6 +39,8 @@ def _flatten(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
         return {"tensor": name}
     if isinstance(value, PLAIN):
         return value
+    if isinstance(value, torch.dtype):
+        return {"dtype": str(value)}
     if isinstance(value, Mapping):
         if not all(isinstance(key, (str, int)) for key in value):
             raise TypeError(f"keys of {name or 'a state'} must be strings or integers")
