@@ -115,21 +115,25 @@ class Trainer:
         state, recipe = self.state, self.recipe
         with ExitStack() as stack:
             stack.enter_context(self.stop)
-            self._open_logs(stack)
+            self.open_logs(stack)
             if state.step == (state.epoch + 1) * self.steps_per_epoch:
                 self._finish_epoch()  # it was stopped between the last step and the evaluation
             batches = stack.enter_context(closing(self._batches()))
             for batch, waited in batches:
-                start = perf_counter()
-                step = self.train_step(batch)
-                self._count(batch, step, waited, perf_counter() - start)
-                if step.stop:
+                if self.advance(batch, waited).stop:
                     self._save_and_stop()
                 elif state.step % self.steps_per_epoch == 0:
                     self._finish_epoch()
                 elif self._is_due(recipe.recovery_interval):
                     self.save(f"step-{state.step:08d}")
         return state
+
+    def advance(self, batch: Batch, waited: float) -> Step:
+        """One step, counted and shown."""
+        start = perf_counter()
+        step = self.train_step(batch)
+        self._count(batch, step, waited, perf_counter() - start)
+        return step
 
     def train_step(self, batch: Batch) -> Step:
         """Gradients, agreement of all ranks, and a step if all is finite."""
@@ -240,7 +244,7 @@ class Trainer:
 
     # --- what people see
 
-    def _open_logs(self, stack: ExitStack) -> None:
+    def open_logs(self, stack: ExitStack) -> None:
         state = self.state
         settings = self.recipe.model_dump() if self.recipe.log_wandb else None
         self.bar = ProgressBar(self.total_steps, state.step, self.accelerator.is_main_process)
