@@ -4,7 +4,7 @@
     python tools/evaluate.py --checkpoint runs/x/checkpoints/last --no-ema --data data/x
     python tools/evaluate.py --model vit_tiny_patch16_224 --pretrained --data data/imagenet
     python tools/evaluate.py --checkpoint runs/x --data data/x --img-size 192,224,256
-    accelerate launch --num_processes 2 tools/evaluate.py --checkpoint runs/x --data data/x
+    accelerate launch --config_file recipes/accelerate/cpu_x2.yaml tools/evaluate.py ...
 
 A run stands for its best checkpoint, and for the moving average of the weights where it has one.
 Prints one line for each resolution. --output DIR keeps results.csv and results.json (timm's
