@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from pathlib import Path
 
 import pytest
+import timm
 import torch
 from accelerate.utils import is_wandb_available
 from timm.optim import create_optimizer_v2, list_optimizers
@@ -15,7 +17,13 @@ from torch import nn
 from tests.training.launch import train
 from tests.training.runs import make_data, write_recipe
 from vit_rpe.training import CheckpointError
-from vit_rpe.training.checkpoint import Checkpoints, find_checkpoint, find_weights, read
+from vit_rpe.training.checkpoint import (
+    Checkpoints,
+    Snapshot,
+    find_checkpoint,
+    find_weights,
+    read,
+)
 from vit_rpe.training.optim import seed_optimizer
 from vit_rpe.training.state_tree import flatten, restore
 
@@ -203,3 +211,44 @@ def test_what_is_not_needed_is_removed(tmp_path):
     assert {path.name for path in tmp_path.iterdir()} == {"epoch-1", "epoch-3", "last"}
     checkpoints.point("last", "epoch-1")
     assert checkpoints.last() == tmp_path / "epoch-1"
+
+
+class Killed(BaseException):
+    """Stands for the end of the process: nothing catches it."""
+
+
+def test_last_is_whole_at_every_moment_of_saving(tmp_path, monkeypatch):
+    """The process ends before the n-th call that changes or syncs a file, for every n."""
+    model = timm.create_model("resnet10t", num_classes=2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    snapshot = Snapshot(model.state_dict(), model.state_dict(), optimizer.state_dict())
+    Checkpoints(tmp_path / "0").save("epoch-1", {"epoch": 1}, snapshot, model, {})
+    calls, limit, armed, finished = 0, 0, False, False
+    for name in ("fsync", "replace", "rename", "unlink", "symlink"):
+        system = getattr(os, name)
+
+        def call(*args, system=system, **options):
+            nonlocal calls
+            calls += armed
+            if armed and calls == limit:
+                raise Killed
+            return system(*args, **options)
+
+        monkeypatch.setattr(os, name, call)
+    while not finished:
+        calls, limit = 0, limit + 1
+        shutil.copytree(tmp_path / "0", tmp_path / str(limit), symlinks=True)
+        checkpoints, armed = Checkpoints(tmp_path / str(limit)), True
+        try:
+            checkpoints.save("epoch-2", {"epoch": 2}, snapshot, model, {})
+            checkpoints.keep_only([])
+            finished = True
+        except Killed:
+            pass
+        armed = False
+        last = checkpoints.last()
+        assert last is not None, f"no last after an end before call {limit}"
+        progress, _ = read(last)
+        assert progress["epoch"] == 2 if finished else progress["epoch"] in (1, 2)
+    assert limit > 12
+    assert {path.name for path in checkpoints.folder.iterdir()} == {"epoch-2", "last"}

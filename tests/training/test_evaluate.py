@@ -124,6 +124,23 @@ def test_a_wrong_count_is_an_error(samples, message):
     check_counted(np.array([2, 0, 1, 3]), 4)
 
 
+def test_bad_samples_are_left_out_and_counted(tmp_path):
+    from vit_rpe.data import BadSamples, open_shards
+    from vit_rpe.training.evaluate import evaluate
+    from vit_rpe.training.inputs import evaluation_loader
+    from vit_rpe.training.ranks import join
+
+    samples = [sample(i) for i in range(11)]
+    samples[4]["png"] = b"no image"
+    write_shard(tmp_path / "x-val-000.tar", samples)
+    shards = open_shards(str(tmp_path), "val")
+    config = {"input_size": (3, 8, 8), "mean": (0.5,) * 3, "std": (0.5,) * 3}
+    loader = evaluation_loader(shards, 12, config, 4, bad=BadSamples(11, limit=0.5))
+    result = evaluate(Told(), loader, join("cpu", None), 12)
+    assert (result.count, result.bad) == (10, 1)
+    assert result.labels.tolist() == [0, 1, 2, 3, 5, 6, 7, 8, 9, 0]
+
+
 def _rows_of(logits: list[list[float]], labels: list[int]) -> Any:
     from vit_rpe.data import Batch
     from vit_rpe.training.evaluate import _rows
