@@ -94,7 +94,7 @@ class Contest:
             self.optimizer.zero_grad()
 
     @contextlib.contextmanager
-    def opened(self) -> Iterator[dict[str, Callable[[], None]]]:
+    def opened(self) -> Iterator[dict[str, Callable[[], object]]]:
         with contextlib.ExitStack() as stack:
             self.trainer.open_logs(stack)
             yield {"bare": self.run_bare, "trainer": self.run_trainer}
