@@ -1,4 +1,5 @@
-# make quickstart   check the numbers on this machine and draw the masks (output/masks.png)
+# make quickstart   make shards, train on real digits in about a minute, evaluate (runs/quickstart)
+# make check        check the numbers on this machine and draw the masks (output/masks.png)
 # make test         everything that must hold: format, lint, types, all tests
 # make test-fast    the tests without the slow ones
 # make lint         format, lint, types
@@ -12,10 +13,15 @@ STAMP := .venv/.vit_rpe-installed
 # Two processes with one thread each: more threads than cores would only get in each other's way.
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 
-.PHONY: quickstart test test-fast lint clean
+.PHONY: quickstart check test test-fast lint clean
 .DELETE_ON_ERROR:
 
 quickstart: $(STAMP)
+	$(BIN)/python train.py --recipe recipes/quickstart.yaml
+	$(BIN)/python tools/evaluate.py --checkpoint runs/quickstart --data data/digits \
+		--workers 0 --output runs/quickstart/evaluation
+
+check: $(STAMP)
 	$(BIN)/python tools/self_check.py
 
 test: lint

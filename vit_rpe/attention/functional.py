@@ -232,6 +232,8 @@ def _common_dtype(*tensors: Tensor) -> torch.dtype:
 
 def _autocast_dtype(q: Tensor) -> torch.dtype | None:
     device = q.device.type
+    if not torch.amp.is_autocast_available(device):  # the meta device
+        return None
     return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
 
 

@@ -26,6 +26,7 @@ class Purpose(IntEnum):
     ERASING = 3
     MIXING = 4
     MAKER = 5
+    MODEL = 6
 
 
 def shuffled(n: int, purpose: Purpose, *key: int) -> NDArray[np.int64]:
@@ -40,6 +41,12 @@ def seed_all(purpose: Purpose, *key: int) -> None:
     random.seed(first)
     np.random.seed(second)
     torch.default_generator.manual_seed(rest[0] << 32 | rest[1])
+
+
+def seed_model(*key: int) -> None:
+    """Start the generators of torch, of all devices, for what a model draws in a training step."""
+    high, low = np.random.SeedSequence((Purpose.MODEL, *key)).generate_state(2).tolist()
+    torch.manual_seed(high << 32 | low)
 
 
 @contextmanager

@@ -1,0 +1,107 @@
+"""The evaluation tool on a run that the trainer made, and on timm's own models."""
+
+from __future__ import annotations
+
+import csv
+import importlib.util
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.training.launch import launch, train
+from tests.training.runs import RICH, make_data, write_recipe
+
+TOOLS = Path(__file__).parents[2] / "tools"
+
+
+def load_tool():
+    sys.path.insert(0, str(TOOLS))
+    spec = importlib.util.spec_from_file_location("evaluate_tool", TOOLS / "evaluate.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def evaluate(*arguments: str) -> None:
+    load_tool().main(list(arguments))
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("evaluate")
+    values = {**RICH, "data_dir": make_data(folder / "data"), "output": str(folder)}
+    code, shown = train("--recipe", write_recipe(folder / "run.yaml", **values))
+    assert code == 0, shown
+    return folder
+
+
+@pytest.fixture(scope="module")
+def results(place) -> Path:
+    base = ["--checkpoint", f"{place}/run", "--data", f"{place}/data", "--workers", "0"]
+    launch(evaluate, *base, "--img-size", "8,12", "--output", f"{place}/one")
+    launch(evaluate, *base, "--img-size", "8,12", "--output", f"{place}/two", world=2)
+    launch(evaluate, *base, "--no-ema", "--output", f"{place}/plain")
+    return place
+
+
+def rows(folder: Path) -> list[dict[str, str]]:
+    return list(csv.DictReader((folder / "results.csv").open()))
+
+
+def test_figures_are_those_of_the_trainer(results):
+    summary = list(csv.DictReader((results / "run" / "summary.csv").open()))
+    best = (results / "run" / "checkpoints" / "best").resolve().name
+    row = summary[int(best.split("-")[1]) - 1]
+    one, plain = rows(results / "one")[0], rows(results / "plain")[0]
+    assert float(one["loss"]) == pytest.approx(float(row["ema_loss"]), rel=1e-6)
+    assert float(one["top1"]) == pytest.approx(float(row["ema_top1"]), abs=1e-4)
+    assert float(plain["loss"]) == pytest.approx(float(row["eval_loss"]), rel=1e-6)
+    assert plain["samples"] == "21" and plain["bad_samples"] == "0"
+
+
+def test_two_processes_give_the_same_figures(results):
+    one, two = rows(results / "one"), rows(results / "two")
+    assert [row["img_size"] for row in one] == ["8", "12"]
+    for ours, theirs in zip(one, two, strict=True):
+        assert {**ours, "img_per_s": "", "peak_memory_mb": ""} == {
+            **theirs,
+            "img_per_s": "",
+            "peak_memory_mb": "",
+        }
+    for name in ("confusion-8.csv", "per_class-12.csv"):
+        assert (results / "one" / name).read_bytes() == (results / "two" / name).read_bytes()
+
+
+def test_tables_count_every_sample(results):
+    table = list(csv.reader((results / "one" / "confusion-8.csv").open()))
+    assert sum(int(count) for row in table[1:] for count in row[1:]) == 21
+    classes = list(csv.DictReader((results / "one" / "per_class-8.csv").open()))
+    assert sum(int(row["samples"]) for row in classes) == 21
+    assert json.loads((results / "one" / "results.json").read_text())[0]["top1_err"] <= 100
+
+
+def test_any_model_of_timm(place, capsys):
+    load_tool().main(
+        ["--model", "resnet10t", "--num-classes", "10", "--img-size", "32"]
+        + ["--data", f"{place}/data", "--workers", "0"]
+    )
+    assert "resnet10t at 32: top-1 " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--checkpoint", "nowhere"], "no checkpoint at nowhere"),
+        (["--model", "nonsense"], "nonsense cannot be built: Unknown model (nonsense)"),
+        (["--model", "resnet10t", "--split", "test"], "has the split 'test' in its name"),
+        (["--model", "resnet10t", "--device", "cuda"], "there is no CUDA device here"),
+    ],
+)
+def test_wrong_input_gives_one_line(place, arguments, message):
+    with pytest.raises(SystemExit) as stop:
+        load_tool().main([*arguments, "--data", f"{place}/data", "--workers", "0"])
+    text = str(stop.value)
+    assert text.startswith("evaluate: error: ") and message in text and "\n" not in text

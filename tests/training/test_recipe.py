@@ -1,0 +1,150 @@
+"""Recipes: what they extend, what overrides them, one clear line for whatever is wrong."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+import vit_rpe  # noqa: F401  registers the models
+from tests.training.runs import TINY
+from vit_rpe.training import RecipeError, load_recipe
+from vit_rpe.training.recipe import Recipe, table
+from vit_rpe.training.recipe_file import as_yaml
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write(name: str = "a.yaml", /, **values) -> Path:
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(yaml.safe_dump(values))
+        return path
+
+    return write
+
+
+def test_what_is_extended_is_overridden(write):
+    write("base/a.yaml", **{**TINY, "data_dir": "x", "lr": 0.5, "seed": 7})
+    write("b.yaml", extends="base/a.yaml", lr=0.25, model_kwargs={"depth": 5, "rpe_init": None})
+    path = write("c.yaml", extends="b.yaml", epochs=9)
+    recipe = load_recipe(path, ["lr=1e-3", "model_kwargs.num_heads=4", "aa=rand-m9-mstd0.5"])
+    assert (recipe.seed, recipe.lr, recipe.epochs, recipe.aa) == (7, 1e-3, 9, "rand-m9-mstd0.5")
+    kwargs = {**TINY["model_kwargs"], "depth": 5, "num_heads": 4}
+    del kwargs["rpe_init"]  # null takes a key away
+    assert recipe.model_kwargs == kwargs
+    assert recipe.experiment == "c"
+    absolute = write("d.yaml", extends=str(path))
+    assert load_recipe(absolute, ["model_kwargs={}"]).model_kwargs == {}
+
+
+def test_numbers_without_a_dot_are_numbers(write):
+    path = write(**{**TINY, "data_dir": "x"})
+    path.write_text(path.read_text() + "weight_decay: 1e-5\nwarmup_lr: 1E-6\n")
+    recipe = load_recipe(path, ["lr=3e-4"])
+    assert (recipe.weight_decay, recipe.warmup_lr, recipe.lr) == (1e-5, 1e-6, 3e-4)
+
+
+def test_a_recipe_survives_being_saved(write, tmp_path):
+    recipe = load_recipe(write(**{**TINY, "data_dir": "x"}))
+    saved = tmp_path / "saved.yaml"
+    saved.write_text(as_yaml(recipe))
+    assert load_recipe(saved) == recipe
+
+
+WRONG = [
+    ({"btach_size": 8}, "a.yaml: no key 'btach_size'; nearest is 'batch_size'"),
+    ({"learning-rate": 8}, "a.yaml: no key 'learning-rate'"),
+    ({"batch_size": "many"}, "a.yaml: batch_size: input should be a valid integer, got 'many'"),
+    ({"batch_size": 8.5}, "a.yaml: batch_size: input should be a valid integer, got 8.5"),
+    ({"batch_size": True}, "batch_size: input should be a valid integer, got True"),
+    ({"batch_size": 0}, "batch_size: input should be greater than or equal to 1, got 0"),
+    ({"lr": True}, "lr: input should be a valid number, got True"),
+    ({"lr": -1.0}, "lr: input should be greater than 0, got -1.0"),
+    ({"amp": "yes"}, "amp: input should be a valid boolean, got 'yes'"),
+    ({"drop_path": 1.0}, "drop_path: input should be less than 1, got 1.0"),
+    ({"sched": "cosin"}, "sched: input should be 'cosine', 'tanh'"),
+    ({"scale": [0.1]}, "scale: list should have at least 2 items"),
+    ({"scale": [0.9, 0.1]}, "scale goes from low to high, got [0.9, 0.1]"),
+    ({"model": "performer_rpe2d_smal"}, "nearest is 'performer_rpe2d"),
+    ({"model": "vit_tiny_patch16_22"}, "model: no model 'vit_tiny_patch16_22' in timm; nearest is"),
+    ({"opt": "adamm"}, "opt: no optimiser 'adamm' in timm; nearest is 'adam"),
+    ({"model_kwargs": [1]}, "model_kwargs: input should be a valid dictionary, got [1]"),
+    ({"grad_accum_steps": 3}, "batch_size 8 has no 3 equal parts (grad_accum_steps)"),
+    ({"warmup_epochs": 3}, "warmup_epochs (3) must be below epochs (3)"),
+    ({"min_lr": 1.0}, "min_lr (1) is above lr (0.01)"),
+    ({"pretrained": True, "initial_checkpoint": "x"}, "two beginnings: give one"),
+    ({"bce_sum": True}, "bce_sum needs bce_loss: true"),
+    ({"bce_target_thresh": 0.2}, "bce_target_thresh needs bce_loss: true"),
+    ({"bce_pos_weight": 2.0}, "bce_pos_weight needs bce_loss: true"),
+    ({"kd_checkpoint": "x"}, "kd_checkpoint needs kd_model_name"),
+    ({"sched": "plateau", "val_split": None}, "plateau needs an evaluation after every epoch"),
+    ({"sched": "plateau", "val_interval": 2}, "plateau needs an evaluation after every epoch"),
+    ({"no_aug": True, "aa": "rand-m9"}, "no_aug: true cannot be combined with aa or reprob"),
+    ({"model_ema_warmup": True}, "model_ema_warmup needs model_ema: true"),
+    ({"extends": ["b"]}, "extends: one path of a recipe, got ['b']"),
+    ({"extends": "b.yaml"}, "b.yaml: no such recipe"),
+    ({"extends": "a.yaml"}, "a recipe cannot extend itself (a.yaml -> a.yaml)"),
+]
+
+
+@pytest.mark.parametrize(("values", "message"), WRONG, ids=[next(iter(v)) for v, _ in WRONG])
+def test_what_is_wrong_is_refused_by_name(write, values, message):
+    path = write(**{**TINY, "data_dir": "x", **values})
+    with pytest.raises(RecipeError) as error:
+        load_recipe(path)
+    text = str(error.value)
+    assert message in text and "\n" not in text and str(path.parent) in text
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("epochs", "command line: an override is key=value, got 'epochs'"),
+        ("epoch=3", "command line: no key 'epoch'; nearest is 'epochs'"),
+        ("epochs=three", "command line: epochs: input should be a valid integer, got 'three'"),
+        ("scale=[1", "command line: scale: not a YAML value: '[1'"),
+        ("extends=b", "command line: extends belongs into a file"),
+        ("model_kwarg.depth=3", "no key 'model_kwarg.depth'; nearest is 'model_kwargs'"),
+    ],
+)
+def test_wrong_overrides_are_refused(write, override, message):
+    with pytest.raises(RecipeError) as error:
+        load_recipe(write(**{**TINY, "data_dir": "x"}), [override])
+    assert message in str(error.value)
+
+
+def test_a_wrong_value_is_blamed_on_the_file_it_came_from(write):
+    write("base.yaml", **{**TINY, "data_dir": "x", "epochs": "three"})
+    with pytest.raises(RecipeError, match=r"base\.yaml: epochs: "):
+        load_recipe(write("a.yaml", extends="base.yaml"))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "a recipe is a mapping of keys to values, got None"),
+        ("- a", "a recipe is a mapping of keys to values, got ['a']"),
+        ("a: [1", "is not YAML: "),
+        ("model: !!python/object/apply:os.system ['true']", "is not YAML: could not determine"),
+        ("epochs: 3", "model: is required"),
+    ],
+)
+def test_files_that_are_no_recipes(tmp_path, text, message):
+    path = tmp_path / "a.yaml"
+    path.write_text(text)
+    with pytest.raises(RecipeError) as error:
+        load_recipe(path)
+    assert message in str(error.value) and "\n" not in str(error.value)
+    path.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(RecipeError, match="cannot be read|is not YAML"):
+        load_recipe(path)
+
+
+def test_every_key_is_explained_once_and_the_page_is_up_to_date():
+    assert all(field.description for field in Recipe.model_fields.values())
+    page = (ROOT / "docs" / "recipes.md").read_text()
+    assert table() in page, "python train.py --help-recipe prints the table for docs/recipes.md"

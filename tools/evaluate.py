@@ -1,0 +1,203 @@
+"""Evaluate a checkpoint, a run or a timm model on shards: exact on any number of processes.
+
+    python tools/evaluate.py --checkpoint runs/quickstart --data data/digits
+    python tools/evaluate.py --checkpoint runs/x/checkpoints/last --no-ema --data data/x
+    python tools/evaluate.py --model vit_tiny_patch16_224 --pretrained --data data/imagenet
+    python tools/evaluate.py --checkpoint runs/x --data data/x --img-size 192,224,256
+    accelerate launch --config_file recipes/accelerate/cpu_x2.yaml tools/evaluate.py ...
+
+A run stands for its best checkpoint, and for the moving average of the weights where it has one.
+Prints one line for each resolution. --output DIR keeps results.csv and results.json (timm's
+columns), and for each resolution per_class-SIZE.csv and confusion-SIZE.csv.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import timm
+import torch
+from accelerate import Accelerator
+from bench_measure import Parser, positive_integer
+from timm.data.config import resolve_model_data_config
+from torch import nn
+
+import vit_rpe  # noqa: F401  registers the models
+from vit_rpe.data import ShardError, Shards, open_shards
+from vit_rpe.training import CheckpointError, RecipeError
+from vit_rpe.training.checkpoint import EMA, WEIGHTS, find_checkpoint
+from vit_rpe.training.evaluate import Evaluation, evaluate
+from vit_rpe.training.inputs import evaluation_loader
+from vit_rpe.training.meter import peak_memory
+from vit_rpe.training.ranks import join, leave, main_first
+
+COLUMNS = (  # timm's results-*.csv
+    *("model", "top1", "top1_err", "top5", "top5_err", "param_count", "img_size", "crop_pct"),
+    *("interpolation", "loss", "calibration_error", "samples", "bad_samples"),
+    *("img_per_s", "peak_memory_mb"),
+)
+
+
+def parse(argv: list[str] | None) -> argparse.Namespace:
+    parser = Parser(
+        prog="evaluate",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--checkpoint", help="a run, or a folder with model.safetensors")
+    what.add_argument("--model", help="the name of a timm model")
+    add("--pretrained", action="store_true", help="with --model: timm's published weights")
+    add("--num-classes", type=positive_integer, help="with --model (default: the model's)")
+    add("--data", required=True, help="shards: a folder, an address or a pattern")
+    add("--split", default="val")
+    add("--no-ema", dest="ema", action="store_false", help="the weights, not their average")
+    add("--img-size", type=sizes, help="one resolution or several: 192,224 (default: the model's)")
+    add("--batch-size", type=positive_integer, default=64, help="of one process")
+    add("--workers", type=int, default=4)
+    add("--crop-pct", type=float, help="centre crop (default: the model's)")
+    add("--amp", choices=("bf16", "fp16"), help="mixed precision")
+    add("--device", choices=("cpu", "cuda"), help="default: a GPU where there is one")
+    add("--output", type=Path, help="folder for CSV and JSON")
+    return parser.parse_args(argv)
+
+
+def sizes(text: str) -> list[int]:
+    return [positive_integer(part) for part in text.split(",")]
+
+
+def build(args: argparse.Namespace, size: int | None) -> nn.Module:
+    """The model at one resolution; positions and masks of a checkpoint are resampled to it."""
+    options: dict[str, Any] = {}
+    if size is not None and _takes_size(args):
+        options["img_size"] = size
+    if args.checkpoint:
+        name, options["pretrained"] = f"local-dir:{folder(args)}", True
+    else:
+        name = args.model
+        options.update(pretrained=args.pretrained, num_classes=args.num_classes)
+    try:
+        return timm.create_model(name, **options)
+    except (RuntimeError, ValueError, TypeError, AssertionError, KeyError, OSError) as error:
+        raise CheckpointError(f"{name} cannot be built: {' '.join(str(error).split())}") from None
+
+
+def folder(args: argparse.Namespace) -> Path:
+    found = find_checkpoint(args.checkpoint, "best")
+    return found / EMA if args.ema and (found / EMA / WEIGHTS).is_file() else found
+
+
+def _takes_size(args: argparse.Namespace) -> bool:
+    if args.checkpoint:
+        config = json.loads((folder(args) / "config.json").read_text())
+        return bool(config["pretrained_cfg"].get("fixed_input_size"))
+    config = timm.models.get_pretrained_cfg(args.model)  # pyright: ignore
+    return bool(getattr(config, "fixed_input_size", False))
+
+
+def measure(
+    args: argparse.Namespace, accelerator: Accelerator, shards: Shards, size: int | None
+) -> tuple[dict[str, Any], Evaluation]:
+    """One row of the results, and the evaluation behind it."""
+    model = build(args, size).to(accelerator.device)
+    config: dict[str, Any] = resolve_model_data_config(model)  # pyright: ignore
+    if size is not None:
+        config["input_size"] = (3, size, size)
+    if args.crop_pct is not None:
+        config["crop_pct"] = args.crop_pct
+    num_classes = int(model.num_classes)  # pyright: ignore
+    loader = evaluation_loader(
+        shards,
+        num_classes,
+        config,
+        args.batch_size,
+        workers=args.workers,
+        rank=accelerator.process_index,
+        world=accelerator.num_processes,
+        device=accelerator.device,
+    )
+    with torch.no_grad(), accelerator.autocast():  # what happens once is not counted as speed
+        model.eval()(torch.zeros(1, *config["input_size"], device=accelerator.device))
+    result = evaluate(model, loader, accelerator, num_classes)
+    metrics = result.metrics
+    row = {
+        "model": args.model or str(args.checkpoint),
+        "top1": round(metrics["top1"], 4),
+        "top1_err": round(100 - metrics["top1"], 4),
+        "top5": round(metrics["top5"], 4),
+        "top5_err": round(100 - metrics["top5"], 4),
+        "param_count": round(sum(p.numel() for p in model.parameters()) / 1e6, 4),
+        "img_size": config["input_size"][-1],
+        "crop_pct": config["crop_pct"],
+        "interpolation": config["interpolation"],
+        "loss": metrics["loss"],
+        "calibration_error": result.calibration_error(),
+        "samples": result.count,
+        "bad_samples": result.bad,
+        "img_per_s": round(result.count / result.seconds, 1),
+        "peak_memory_mb": round(peak_memory() / 1e6, 1),
+    }
+    return row, result
+
+
+def save(path: Path, rows: list[dict[str, Any]], results: list[Evaluation], shards: Shards) -> None:
+    path.mkdir(parents=True, exist_ok=True)
+    with open(path / "results.csv", "w", newline="") as file:
+        writer = csv.DictWriter(file, COLUMNS)
+        writer.writeheader()
+        writer.writerows(rows)
+    (path / "results.json").write_text(json.dumps(rows, indent=1) + "\n")
+    for row, result in zip(rows, results, strict=True):
+        names = [*shards.classes, *map(str, range(len(shards.classes), result.num_classes))]
+        table, accuracy = result.confusion(), result.per_class()
+        with open(path / f"per_class-{row['img_size']}.csv", "w", newline="") as file:
+            lines = zip(names, table.sum(1), accuracy.round(4), strict=True)
+            csv.writer(file).writerows([("class", "samples", "top1"), *lines])
+        with open(path / f"confusion-{row['img_size']}.csv", "w", newline="") as file:
+            lines = ((name, *counts) for name, counts in zip(names, table.tolist(), strict=True))
+            csv.writer(file).writerows([("true \\ predicted", *names), *lines])
+
+
+def show(row: dict[str, Any]) -> str:
+    return (
+        f"{row['model']} at {row['img_size']}: "
+        f"top-1 {row['top1']:.2f} %, top-5 {row['top5']:.2f} %, "
+        f"loss {row['loss']:.4f}, calibration error {row['calibration_error']:.4f}, "
+        f"{row['samples']} samples ({row['bad_samples']} bad), {row['img_per_s']:.0f} img/s, "
+        f"{row['peak_memory_mb']:.0f} MB"
+    )
+
+
+def run(args: argparse.Namespace) -> None:
+    accelerator = join(args.device, args.amp)
+    shards = main_first(accelerator, lambda: open_shards(args.data, args.split))
+    rows, results = [], []
+    for size in args.img_size or [None]:
+        row, result = measure(args, accelerator, shards, size)
+        rows.append(row)
+        results.append(result)
+        if accelerator.is_main_process:
+            print(show(row), flush=True)
+    if args.output is not None and accelerator.is_main_process:
+        save(args.output, rows, results, shards)
+        print(f"results are in {args.output}")
+
+
+def main(argv: list[str] | None = None) -> None:
+    args = parse(argv)
+    try:
+        run(args)
+    except (CheckpointError, RecipeError, ShardError, ValueError, OSError) as error:
+        sys.exit(f"evaluate: error: {error}")
+    finally:
+        leave()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,17 @@
+"""What can be wrong before or while training; `run.py` gives each its exit code."""
+
+
+class RecipeError(ValueError):
+    """A recipe that cannot be used as it is."""
+
+
+class CheckpointError(ValueError):
+    """A checkpoint, or a run, that cannot be used as it is."""
+
+
+class Stopped(Exception):
+    """A signal came, all ranks know, and the state is saved."""
+
+
+class Diverged(RuntimeError):
+    """More steps than allowed had a loss or a gradient that was not finite."""

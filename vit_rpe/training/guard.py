@@ -1,0 +1,128 @@
+"""Against divergence: what is written down when loss or gradients stop being finite."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from torch import Tensor, nn
+
+from vit_rpe.data import Batch
+
+from .errors import Diverged
+from .ranks import barrier, is_sharded
+
+REPORT = "divergence.json"
+ROWS = 256  # of a mask looked at together
+
+
+class Guard:
+    """Lets a few steps of an epoch pass that are not finite, then stops with a report."""
+
+    def __init__(self, budget: int, accelerator: Accelerator, run: Path):
+        self.budget, self.accelerator, self.path = budget, accelerator, run / REPORT
+
+    def check(self, skipped: int, net: nn.Module, batch: Batch, loss: float) -> None:
+        """Called on all ranks after a step was skipped; `loss` is that of this rank."""
+        if skipped <= self.budget:
+            return
+        layers = [] if is_sharded(self.accelerator) else layer_figures(net, batch.images)
+        mine = {
+            "rank": self.accelerator.process_index,
+            "step": batch.step,
+            "epoch": batch.epoch,
+            "loss": number(loss),
+            "keys": batch.keys,
+            "layers": layers,
+        }
+        everyone: list[Any] = [mine] * self.accelerator.num_processes
+        if len(everyone) > 1:
+            torch.distributed.all_gather_object(everyone, mine)
+        if self.accelerator.is_main_process:
+            self.path.write_text(json.dumps(everyone, indent=1) + "\n")
+        barrier(self.accelerator)
+        raise Diverged(
+            f"loss or gradient of {skipped} steps of epoch {batch.epoch} was not finite, "
+            f"max_skipped_steps is {self.budget}; samples and layers are in {self.path}"
+        )
+
+
+@torch.no_grad()
+def layer_figures(model: nn.Module, images: Tensor) -> list[dict[str, Any]]:
+    """What each attention layer does with these images, and where it stops being finite.
+
+    Of layers like ours (with `mask`, `features` and `attend`) the smallest denominator, the range
+    of the mask and the largest query and key; of others the largest output.
+    """
+    figures: list[dict[str, Any]] = []
+    with _watched(model, figures):
+        model(images)
+    return figures
+
+
+@contextmanager
+def _watched(model: nn.Module, figures: list[dict[str, Any]]) -> Iterator[None]:
+    hooks, layers = [], []
+    found = False
+
+    def look(name: str) -> Callable[..., None]:
+        def hook(module: nn.Module, _: Any, output: Any) -> None:
+            nonlocal found
+            if isinstance(output, Tensor) and not found and not output.isfinite().all():
+                found = True
+                figures.append({"first_not_finite": name, "kind": type(module).__name__})
+
+        return hook
+
+    for name, module in model.named_modules():
+        hooks.append(module.register_forward_hook(look(name or "model")))
+        if callable(getattr(module, "attend", None)) and callable(getattr(module, "mask", None)):
+            layers.append(module)
+            _watch_attention(name, module, figures)
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+        for layer in layers:
+            del layer.attend  # the instance's; the class's is there again
+
+
+def _watch_attention(name: str, layer: Any, figures: list[dict[str, Any]]) -> None:
+    attend = layer.attend
+
+    def watched(q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None, is_causal: bool) -> Tensor:
+        figures.append({"layer": name, **attention_figures(layer, q, k, v, is_causal)})
+        return attend(q, k, v, keep, is_causal)
+
+    layer.attend = watched
+
+
+def attention_figures(
+    layer: Any, q: Tensor, k: Tensor, v: Tensor, is_causal: bool = False
+) -> dict[str, Any]:
+    """Of one layer: q, k, v are (batch, heads, tokens, channels)."""
+    mask = layer.mask(q.shape[-2], q.device, is_causal)
+    slabs = [mask.rows(i, min(i + ROWS, mask.length)) for i in range(0, mask.length, ROWS)]
+    result = {
+        "mask_min": number(min(float(slab.min()) for slab in slabs)),
+        "mask_max": number(max(float(slab.max()) for slab in slabs)),
+        **{f"{n}_max": number(float(x.abs().max())) for n, x in (("q", q), ("k", k), ("v", v))},
+    }
+    if callable(getattr(layer, "features", None)):  # linear attention divides by this
+        phi_q, phi_k = layer.features(q, k)
+        denominators = (phi_q * mask.matmul(phi_k)).sum(-1)
+        result["smallest_denominator"] = number(float(denominators.abs().min()))
+        result["denominators_not_finite"] = int((~denominators.isfinite()).sum())
+    return result
+
+
+def number(value: float) -> float | str:
+    """JSON has no NaN and no infinity."""
+    return value if math.isfinite(value) else str(value)

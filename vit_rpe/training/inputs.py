@@ -1,0 +1,195 @@
+"""The data of a recipe: shards, plans and loaders of one process."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from accelerate import Accelerator
+
+from vit_rpe.data import (
+    BadSamples,
+    ImageTransform,
+    Loader,
+    Plan,
+    ShardError,
+    Shards,
+    make_shards,
+    open_shards,
+)
+from vit_rpe.data.layout import read_info
+from vit_rpe.data.origins import digits
+from vit_rpe.data.storage import Storage
+
+from .errors import RecipeError
+from .ranks import main_first
+from .recipe import Recipe
+
+SOURCES = {"digits": digits}
+
+
+@dataclass(frozen=True)
+class Inputs:
+    train: Shards
+    val: Shards | None
+    num_classes: int
+
+
+def open_inputs(recipe: Recipe, accelerator: Accelerator) -> Inputs:
+    """Open the shards; the main process goes first, and makes what is missing."""
+    return main_first(accelerator, lambda: _inputs(recipe, accelerator.is_main_process))
+
+
+def _inputs(recipe: Recipe, make: bool) -> Inputs:
+    if make:
+        _make(recipe)
+    train, val = _open(recipe, "train_split"), _open(recipe, "val_split")
+    assert train is not None
+    num_classes = recipe.num_classes or len(train.classes)
+    if not num_classes:
+        raise RecipeError(f"num_classes: the shards at {recipe.data_dir} do not say; give a number")
+    if len(train.classes) > num_classes:
+        raise RecipeError(
+            f"num_classes: {num_classes}, but the shards have {len(train.classes)} classes"
+        )
+    return Inputs(train, val, num_classes)
+
+
+def _make(recipe: Recipe) -> None:
+    if recipe.data_source is None or read_info(recipe.data_dir, Storage()) is not None:
+        return
+    for split, source in SOURCES[recipe.data_source]().items():
+        make_shards(source, recipe.data_dir, split)
+
+
+def _open(recipe: Recipe, field: str) -> Shards | None:
+    split = getattr(recipe, field)
+    if split is None:
+        return None
+    try:
+        return open_shards(recipe.data_dir, split, cache=recipe.data_cache)
+    except ShardError as error:
+        hint = "" if Path(recipe.data_dir).exists() else " (tools/make_shards.py makes shards)"
+        raise RecipeError(f"data_dir, {field}: {error}{hint}") from None
+
+
+def share(recipe: Recipe, world: int) -> int:
+    """Samples of one process in one step."""
+    parts = world * recipe.grad_accum_steps
+    if recipe.batch_size % parts:
+        raise RecipeError(
+            f"batch_size {recipe.batch_size} has no equal parts for {world} processes x "
+            f"grad_accum_steps {recipe.grad_accum_steps}; a multiple of {parts} has"
+        )
+    size = recipe.batch_size // world
+    if recipe.mixes and size % 2:
+        raise RecipeError(
+            f"mixup and cutmix need an even number of samples on every process, batch_size "
+            f"{recipe.batch_size} gives {size}"
+        )
+    return size
+
+
+def training_loader(
+    recipe: Recipe,
+    shards: Shards,
+    num_classes: int,
+    config: dict[str, Any],
+    run: Path,
+    **place: Any,
+) -> Loader:
+    """`config` says how the model wants its images; `place` is rank, world, device."""
+    if shards.num_samples * recipe.aug_repeats < recipe.batch_size:
+        raise RecipeError(
+            f"batch_size {recipe.batch_size} is more than an epoch has: "
+            f"{shards.num_samples * recipe.aug_repeats} samples"
+        )
+    plan = Plan(
+        shards.lengths,
+        recipe.batch_size,
+        seed=recipe.seed,
+        window=recipe.shuffle_window,
+        repeats=recipe.aug_repeats,
+    )
+    side = config["input_size"][-1]
+    bad = BadSamples(shards.num_samples, recipe.max_bad_samples, run / "bad_samples-train.csv")
+    return _loader(
+        recipe, shards, plan, training_transform(recipe, side, config), num_classes, bad, place
+    )
+
+
+def evaluation_loader(
+    shards: Shards,
+    num_classes: int,
+    config: dict[str, Any],
+    batch_size: int,
+    *,
+    workers: int = 0,
+    bad: BadSamples | None = None,
+    world: int = 1,
+    **place: Any,
+) -> Loader:
+    """Every sample once, in order; `batch_size` is that of one process."""
+    plan = Plan(shards.lengths, batch_size * world, shuffle=False, drop_last=False)
+    transform = ImageTransform(config["input_size"][-1], options=evaluation_options(config))
+    return Loader(
+        shards,
+        plan,
+        transform,
+        world=world,
+        workers=workers,
+        num_classes=num_classes,
+        bad=bad,
+        **place,
+    )
+
+
+def training_transform(recipe: Recipe, side: int, config: dict[str, Any]) -> ImageTransform:
+    if recipe.no_aug:
+        return ImageTransform(side, options=evaluation_options(config))
+    options = {
+        "scale": tuple(recipe.scale),
+        "ratio": tuple(recipe.ratio),
+        "hflip": recipe.hflip,
+        "vflip": recipe.vflip,
+        "color_jitter": recipe.color_jitter,
+        "auto_augment": recipe.aa,
+        "re_prob": recipe.reprob,
+        "re_mode": recipe.remode,
+        "re_count": recipe.recount,
+        "interpolation": recipe.train_interpolation,
+        "mean": tuple(config["mean"]),
+        "std": tuple(config["std"]),
+    }
+    try:
+        return ImageTransform(side, training=True, options=options)
+    except (ValueError, AssertionError, KeyError, IndexError) as error:
+        raise RecipeError(f"augmentation (aa {recipe.aa!r}, ...): {error}") from None
+
+
+def evaluation_options(config: dict[str, Any]) -> dict[str, Any]:
+    names = ("interpolation", "crop_pct", "crop_mode")
+    options = {name: config[name] for name in names if config.get(name) is not None}
+    return {**options, "mean": tuple(config["mean"]), "std": tuple(config["std"])}
+
+
+def _loader(
+    recipe: Recipe,
+    shards: Shards,
+    plan: Plan,
+    transform: ImageTransform,
+    num_classes: int,
+    bad: BadSamples,
+    place: dict[str, Any],
+) -> Loader:
+    return Loader(
+        shards,
+        plan,
+        transform,
+        workers=recipe.workers,
+        num_classes=num_classes,
+        bad=bad,
+        pin_memory=str(place.get("device", "cpu")).startswith("cuda"),
+        **place,
+    )

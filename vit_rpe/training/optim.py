@@ -1,0 +1,96 @@
+"""timm's optimisers and schedules; the learning rate is a function of the step and the metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from timm.optim._optim_factory import create_optimizer_v2
+from timm.scheduler.scheduler_factory import create_scheduler_v2
+from timm.utils.agc import adaptive_clip_grad
+from torch import Tensor, nn
+
+from .errors import RecipeError
+from .recipe import Recipe
+
+
+def make_optimizer(recipe: Recipe, model: nn.Module) -> torch.optim.Optimizer:
+    options: dict[str, Any] = dict(recipe.opt_kwargs)
+    if recipe.opt_eps is not None:
+        options["eps"] = recipe.opt_eps
+    if recipe.opt_betas is not None:
+        options["betas"] = tuple(recipe.opt_betas)
+    try:
+        return create_optimizer_v2(
+            model,
+            opt=recipe.opt,
+            lr=recipe.lr,
+            weight_decay=recipe.weight_decay,
+            momentum=recipe.momentum,
+            layer_decay=recipe.layer_decay,
+            **options,
+        )
+    except (TypeError, ValueError, AssertionError) as error:
+        raise RecipeError(f"opt: {recipe.opt} with {options}: {error}") from None
+
+
+def seed_optimizer(optimizer: Any, step: int, device: torch.device) -> None:
+    """An optimiser that draws (adahessian) draws by the step, alike on all ranks."""
+    if isinstance(getattr(optimizer, "generator", None), torch.Generator):
+        optimizer.generator = torch.Generator(device).manual_seed(step)
+
+
+class Schedule:
+    """The learning rate at any step. It needs no state of its own in a checkpoint.
+
+    All of timm's schedules but plateau are functions of the step; plateau is one of the metrics
+    of the epochs so far, which are shown to it again when a run is resumed.
+    """
+
+    def __init__(self, recipe: Recipe, optimizer: torch.optim.Optimizer, steps_per_epoch: int):
+        self._by_metric = recipe.sched == "plateau"
+        self._scheduler, self.epochs = create_scheduler_v2(
+            optimizer,
+            sched=recipe.sched,
+            num_epochs=recipe.epochs,
+            decay_epochs=recipe.decay_epochs,  # pyright: ignore  timm means float
+            decay_milestones=recipe.decay_milestones,
+            cooldown_epochs=recipe.cooldown_epochs,
+            patience_epochs=recipe.patience_epochs,
+            decay_rate=recipe.decay_rate,
+            min_lr=recipe.min_lr,
+            warmup_lr=recipe.warmup_lr,
+            warmup_epochs=recipe.warmup_epochs,  # pyright: ignore
+            warmup_prefix=recipe.warmup_prefix,
+            noise=recipe.lr_noise,  # pyright: ignore
+            noise_pct=recipe.lr_noise_pct,
+            noise_seed=recipe.seed,
+            cycle_mul=recipe.lr_cycle_mul,
+            cycle_decay=recipe.lr_cycle_decay,
+            cycle_limit=recipe.lr_cycle_limit,
+            k_decay=recipe.lr_k_decay,
+            plateau_mode="min" if recipe.eval_metric == "loss" else "max",
+            step_on_epochs=self._by_metric,
+            updates_per_epoch=steps_per_epoch,
+        )
+
+    def at(self, step: int) -> None:
+        """Set the learning rate of a step."""
+        assert self._scheduler is not None
+        self._scheduler.step_update(step)
+
+    def after_epoch(self, epochs_done: int, metric: float | None) -> None:
+        """Take note of the metric of an epoch, each in turn; it matters to plateau alone."""
+        if self._by_metric:
+            assert self._scheduler is not None
+            self._scheduler.step(epochs_done, metric)
+
+
+def clip_gradients(parameters: Sequence[Tensor], value: float, mode: str) -> None:
+    """The modes that accelerate does not have: each value, or each unit's norm."""
+    if mode == "value":
+        torch.nn.utils.clip_grad_value_(parameters, value)
+    else:
+        assert mode == "agc"
+        adaptive_clip_grad(parameters, value)

@@ -1,0 +1,273 @@
+"""The training loop. Where a run stands is one integer, the step; all else follows from it.
+
+What a step does is a function of the weights and of (seed, step): the samples, their augmentation
+and mixing (vit_rpe.data), dropout and stochastic depth (learner.py). So a checkpoint holds no
+generator, and a run that is resumed makes the same numbers as one that never stopped.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Generator
+from contextlib import ExitStack, closing
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from torch import Tensor, nn
+
+from vit_rpe.data import Batch, Loader
+
+from .checkpoint import Checkpoints, read
+from .errors import CheckpointError, Stopped
+from .evaluate import Interrupted, evaluate
+from .guard import Guard
+from .learner import Learner
+from .log import COLUMNS, EMA_COLUMNS, ProgressBar, RunLog, duration
+from .meter import Meter
+from .ranks import anywhere, barrier, total
+from .recipe import Recipe
+from .signals import StopFlag
+from .task import Task
+
+
+@dataclass
+class RunState:
+    """Where a run stands: with what the learner holds, all that a checkpoint must remember."""
+
+    step: int = 0
+    epoch: int = 0  # finished ones, evaluation included
+    loss_sum: float = 0.0  # over the steps of this epoch so far
+    loss_steps: int = 0
+    skipped: int = 0  # steps of this epoch
+    history: list[dict[str, Any]] = field(default_factory=list)  # a row of summary.csv per epoch
+    ranking: list[list[Any]] = field(default_factory=list)  # best first: [checkpoint, score]
+
+
+@dataclass(frozen=True)
+class Step:
+    """What a step came to, the same on all ranks."""
+
+    loss: float
+    gradient_norm: float
+    finite: bool
+    stop: bool
+
+
+class Trainer:
+    """Trains `net` on the batches of one loader, evaluates on those of another.
+
+    `model_args` make the model again, for its checkpoints; `resume` is one to go on from.
+    """
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        accelerator: Accelerator,
+        net: nn.Module,
+        model_args: dict[str, Any],
+        task: Task,
+        loader: Loader,
+        val_loader: Loader | None,
+        run: Path,
+        meter: Meter | None = None,
+        resume: Path | None = None,
+    ):
+        self.recipe, self.accelerator, self.task = recipe, accelerator, task
+        self.loader, self.val_loader, self.model_args = loader, val_loader, model_args
+        self.steps_per_epoch = loader.plan.steps
+        self.state, self.stop = RunState(), StopFlag()
+        progress, snapshot = (None, None) if resume is None else read(resume)
+        if progress is not None and progress["samples"] != list(loader.shards.lengths):
+            raise CheckpointError(
+                f"{resume} was made with shards of other lengths than those at {recipe.data_dir}"
+            )
+        self.learner = Learner(recipe, accelerator, net, self.steps_per_epoch, snapshot)
+        self.checkpoints = Checkpoints(run / "checkpoints")
+        columns = COLUMNS + (EMA_COLUMNS if recipe.model_ema else ())
+        self.log = RunLog(run, accelerator, columns)
+        self.guard = Guard(recipe.max_skipped_steps, accelerator, run)
+        self.meter = meter or Meter(recipe.batch_size, None, None)
+        self.bar = ProgressBar(0, 0, active=False)
+        self._log_position = 0
+        if progress is not None and snapshot is not None:
+            self.state = RunState(**progress["state"])
+            self._log_position = progress["log"]
+            for epoch, row in enumerate(self.state.history, 1):
+                self.learner.schedule.after_epoch(epoch, self._metric(row))
+            self.learner.load_optimizer(snapshot)
+
+    @property
+    def epochs(self) -> int:
+        return self.learner.schedule.epochs
+
+    @property
+    def total_steps(self) -> int:
+        return self.epochs * self.steps_per_epoch
+
+    # --- the loop
+
+    def fit(self) -> RunState:
+        """Train to the end. Raises Stopped after a signal, Diverged when the guard gives up."""
+        state, recipe = self.state, self.recipe
+        with ExitStack() as stack:
+            stack.enter_context(self.stop)
+            self.open_logs(stack)
+            if state.step == (state.epoch + 1) * self.steps_per_epoch:
+                self._finish_epoch()  # it was stopped between the last step and the evaluation
+            batches = stack.enter_context(closing(self._batches()))
+            for batch, waited in batches:
+                if self.advance(batch, waited).stop:
+                    self._save_and_stop()
+                elif state.step % self.steps_per_epoch == 0:
+                    self._finish_epoch()
+                elif self._is_due(recipe.recovery_interval):
+                    self.save(f"step-{state.step:08d}")
+        return state
+
+    def advance(self, batch: Batch, waited: float) -> Step:
+        """One step, counted and shown."""
+        start = perf_counter()
+        step = self.train_step(batch)
+        self._count(batch, step, waited, perf_counter() - start)
+        return step
+
+    def train_step(self, batch: Batch) -> Step:
+        """Gradients, agreement of all ranks, and a step if all is finite."""
+        learner, at = self.learner, self.state.step
+        learner.schedule.at(at)
+        images, targets = self.task.targets(batch)
+        loss = learner.backward(self.task, images, targets, at)
+        step = self._agree(loss, learner.clip())
+        learner.update(at, step.finite)
+        if not step.finite and not learner.scale_was_too_large(step.loss):
+            self.state.skipped += 1
+            self.bar.line(f"step {at} skipped: loss {step.loss}, gradient {step.gradient_norm}")
+            self.log.write("skipped", at, keys=batch.keys, loss=str(step.loss))
+            self.guard.check(self.state.skipped, learner.net, batch, float(loss))
+        return step
+
+    def _agree(self, loss: Tensor, norm: Tensor) -> Step:
+        """One message between the ranks: the loss of all, whether all is finite, who must stop."""
+        norm = norm.to(loss.device)
+        trouble = ~(loss.isfinite() & norm.isfinite())
+        asked = torch.tensor(self.stop.asked is not None, device=loss.device)
+        values = torch.stack([value.double() for value in (loss, norm, trouble, asked)])
+        loss_sum, norm_sum, troubles, stops = total(self.accelerator, values)
+        world = self.accelerator.num_processes
+        return Step(loss_sum / world, norm_sum / world, finite=troubles == 0, stop=stops > 0)
+
+    def _batches(self) -> Generator[tuple[Batch, float]]:
+        """What is left of the run, and how long each batch kept us waiting."""
+        batches: Any = self.loader.batches(self.state.step, self.total_steps)
+        with closing(batches):
+            while True:
+                start = perf_counter()
+                batch = next(batches, None)
+                if batch is None:
+                    return
+                yield batch, perf_counter() - start
+
+    # --- the end of an epoch
+
+    def _finish_epoch(self) -> None:
+        state = self.state
+        row: dict[str, Any] = {"epoch": state.epoch}
+        row["train_loss"] = state.loss_sum / state.loss_steps if state.loss_steps else math.nan
+        row.update(self._evaluated(state.epoch + 1))
+        row["lr"] = self.learner.lr
+        metric = self._metric(row)
+        self.learner.schedule.after_epoch(state.epoch + 1, metric)
+        state.history.append(row)
+        state.epoch, state.loss_sum, state.loss_steps, state.skipped = state.epoch + 1, 0.0, 0, 0
+        self.log.epochs(state.history)
+        self.log.write("epoch", state.step, **row)
+        shown = [f"{name} {row[name]:.4g}" for name in self.log.columns[1:] if name in row]
+        self.bar.line(f"epoch {state.epoch}/{self.epochs}: {', '.join(shown)}")
+        sign = -1 if self.recipe.eval_metric == "loss" else 1
+        self.save(f"epoch-{state.epoch:04d}", None if metric is None else sign * metric)
+
+    def _evaluated(self, epoch: int) -> dict[str, float]:
+        """The metrics of the model and of its average, if an evaluation is due."""
+        due = epoch == self.epochs or epoch % self.recipe.val_interval == 0
+        if self.val_loader is None or not due:
+            return {}
+        found: dict[str, float] = {}
+        try:
+            for prefix, model in self.learner.models().items():
+                metrics = evaluate(
+                    model,
+                    self.val_loader,
+                    self.accelerator,
+                    self.task.num_classes,
+                    stop=lambda: anywhere(self.accelerator, self.stop.asked is not None),
+                    channels_last=self.recipe.channels_last,
+                ).metrics
+                found.update({f"{prefix}_{name}": value for name, value in metrics.items()})
+        except Interrupted:
+            self._save_and_stop()
+        return found
+
+    def _metric(self, row: dict[str, Any]) -> float | None:
+        prefix = "ema" if self.recipe.model_ema and self.recipe.eval_ema else "eval"
+        return row.get(f"{prefix}_{self.recipe.eval_metric}")
+
+    # --- checkpoints
+
+    def _save_and_stop(self) -> None:
+        self.save(f"step-{self.state.step:08d}")
+        raise Stopped(f"stopped by a signal after step {self.state.step}, and saved")
+
+    def save(self, name: str, score: float | None = None) -> None:
+        """Save under this name; one with a score takes part in the ranking."""
+        state, snapshot = self.state, self.learner.snapshot()
+        if self.accelerator.is_main_process:
+            name = self.checkpoints.free(name)
+            if score is not None and not math.isnan(score):
+                entries: list[list[Any]] = [*state.ranking, [name, score]]
+                ranking = sorted(entries, key=lambda entry: -entry[1])
+                state.ranking = ranking[: self.recipe.checkpoint_hist]
+            progress = {
+                "state": asdict(state),
+                "log": self.log.position(),
+                "samples": list(self.loader.shards.lengths),
+            }
+            self.checkpoints.save(name, progress, snapshot, self.learner.net, self.model_args)
+            kept = [entry[0] for entry in state.ranking]
+            if kept:
+                self.checkpoints.point("best", kept[0])
+            self.checkpoints.keep_only(kept)
+        barrier(self.accelerator)  # nobody leaves before all is on disk
+
+    # --- what people see
+
+    def open_logs(self, stack: ExitStack) -> None:
+        state = self.state
+        settings = self.recipe.model_dump() if self.recipe.log_wandb else None
+        self.bar = ProgressBar(self.total_steps, state.step, self.accelerator.is_main_process)
+        stack.callback(self.bar.close)
+        stack.callback(self.log.close)
+        self.log.open(state.step, self._log_position, state.history, settings)
+
+    def _count(self, batch: Batch, step: Step, waited: float, seconds: float) -> None:
+        state, meter = self.state, self.meter
+        state.step += 1
+        if step.finite:
+            state.loss_sum += step.loss
+            state.loss_steps += 1
+        meter.add(seconds + waited, waited)
+        epoch = f"epoch {batch.epoch + 1}/{self.epochs}"
+        text = f"loss {step.loss:.4f}, lr {self.learner.lr:.2e}"
+        if self._is_due(self.recipe.log_interval) or state.step == self.total_steps:
+            values = {"loss": step.loss, "lr": self.learner.lr, "grad_norm": step.gradient_norm}
+            self.log.write("train", state.step, epoch=batch.epoch, **values, **meter.report())
+            left = duration((self.total_steps - state.step) * meter.mean_step)
+            place = f"{epoch}, step {state.step}/{self.total_steps}"
+            self.bar.step_line(f"{place}: {text}, {meter.text()}, ETA {left}")
+        self.bar.update(epoch, f"{text}, {meter.text()}")
+
+    def _is_due(self, interval: int) -> bool:
+        return interval > 0 and self.state.step % interval == 0
