@@ -48,7 +48,7 @@ def product(q: Tensor, k: Tensor, v: Tensor, mask: Mask, budget: int) -> tuple[T
         chunk = parts[0] if len(parts) == 1 else torch.cat(parts, -1)
         total = chunk if total is None else total + chunk
     assert total is not None
-    return total, absolute_bound(q, k, mask)
+    return total, absolute_bound(q, k, prepared)
 
 
 def algorithm_1(q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> Tensor:

@@ -5,6 +5,7 @@ Shapes: L nodes, H heads, C columns.
 
 from __future__ import annotations
 
+from copy import copy
 from typing import Any
 
 import torch
@@ -15,11 +16,10 @@ from vit_rpe.masks.base import check_columns, check_rows
 
 from .base import Folded, GraphMask, as_values
 from .chebyshev import Interval, coefficients, expand, spectral_interval
-from .csr import SparseMatrix
+from .csr import SparseMatrix, block_width, local_order
 from .edges import as_graph, coalesce
 
 KINDS = ("laplacian", "normalized", "adjacency")
-_COLUMNS = 32  # that are multiplied at a time, so that they stay in a CPU's cache
 
 
 class Diffusion(GraphMask):
@@ -59,6 +59,7 @@ class Diffusion(GraphMask):
         self.length = as_graph(edge_index, num_nodes, edge_weight)
         self.kind = kind
         self.tol = tol
+        self.roundoff = tol
         self.lam = as_values(lam, "lam")
         self.operator = _Operator(edge_index, edge_weight, self.length, kind)
 
@@ -68,9 +69,15 @@ class Diffusion(GraphMask):
 
     def matmul(self, x: Tensor) -> Tensor:
         check_columns(x, self.length)
-        return self._action(x, self.operator.root)
+        return self._action(x, self.operator.root, self.tol)
 
-    def _action(self, x: Tensor, root: Tensor | None) -> Tensor:
+    def prepared(self, dtype: torch.dtype) -> Mask:
+        """The same mask, whose `magnitude` is that of products in `dtype`."""
+        mask = copy(self)
+        mask.roundoff = torch.finfo(dtype).eps
+        return mask
+
+    def _action(self, x: Tensor, root: Tensor | None, tol: float) -> Tensor:
         """R exp(-lam S) R^-1 x, for S symmetric and R = diag(root)."""
         dtype = self.compute_dtype(x.dtype)
         folded = Folded(x.to(dtype), self.lead)
@@ -78,7 +85,7 @@ class Diffusion(GraphMask):
         if root is not None:
             columns = columns / root.to(dtype)[:, None]
         heads = columns.reshape(-1, *columns.shape[-2:]).movedim(0, 1)  # (L, H, C)
-        result = _Exponential.apply(heads, lam.reshape(-1), self.operator, self.tol)
+        result = _Exponential.apply(heads, lam.reshape(-1), self.operator, tol)
         result = result.movedim(1, 0).reshape(columns.shape)
         if root is not None:
             result = result * root.to(dtype)[:, None]
@@ -89,32 +96,45 @@ class Diffusion(GraphMask):
         return self._without_noise(torch.matrix_exp(-self.lam[..., None, None] * generator))
 
     def rows(self, start: int, stop: int) -> Tensor:
-        """By the action of the transpose on unit columns."""
+        """By the action of the transpose on unit columns, to all digits."""
         check_rows(start, stop, self.length)
         units = torch.zeros(self.length, stop - start, dtype=self.lam.dtype, device=self.lam.device)
         units[start:stop] = torch.eye(stop - start, dtype=units.dtype, device=units.device)
-        root = self.operator.root
-        return self._without_noise(self._action(units, None if root is None else 1 / root).mT)
+        inverse_root = None if self.operator.root is None else 1 / self.operator.root
+        tol = min(self.tol, torch.finfo(units.dtype).eps)
+        return self._without_noise(self._action(units, inverse_root, tol).mT)
 
     def _without_noise(self, matrix: Tensor) -> Tensor:
-        """For lam >= 0 no entry is negative; round-off may be, and its logarithm is NaN."""
-        return torch.where(self.lam[..., None, None] >= 0, matrix.clamp(min=0.0), matrix)
+        """Entries below the round-off of the norm are 0, and for lam >= 0 none is negative.
+
+        A faint row would be all noise, and the logarithm of a negative entry is NaN.
+        """
+        norm = self.operator.norm(self.lam.detach())[..., None, None]
+        noise = matrix.abs() <= torch.finfo(matrix.dtype).eps * norm
+        return matrix.masked_fill(noise | ((matrix < 0) & (self.lam[..., None, None] >= 0)), 0.0)
 
     def cost(self, columns: int) -> float:
         # lam may be learned and is not looked at: about so many products at the scale of lam = 1
         products = 15 + 3 * self.operator.interval.radius**0.5
-        return products * columns * (len(self.operator.matrix.row) + 4 * self.length)
+        return products * columns * (self.operator.matrix.num_entries + 4 * self.length)
 
     def magnitude(self) -> Mask:
-        """The norm of M in every place: the error does not know which row it falls into."""
-        norm = self.operator.norm(self.lam.detach())
+        """The norm of M in every place: the error does not know which row it falls into.
+
+        Where `tol` is above the round-off of the precision that it was prepared for, by so much
+        more.
+        """
+        norm = self.operator.norm(self.lam.detach()) * max(1.0, self.tol / self.roundoff)
         return Scaled(
             Ones(self.length, norm.device), left=norm[..., None].expand(*norm.shape, self.length)
         )
 
 
 class _Operator:
-    """T as it is, and the symmetric matrix S with T = R S R^-1, scaled to [-1, 1]."""
+    """T as it is, and the symmetric matrix S with T = R S R^-1, scaled to [-1, 1].
+
+    S has its nodes in another order: row i is node `order[i]`, node j is row `place[j]`.
+    """
 
     def __init__(self, edge_index: Tensor, edge_weight: Tensor | None, n: int, kind: str):
         key, weight = coalesce(edge_index, edge_weight, n)
@@ -132,7 +152,10 @@ class _Operator:
         diagonal = torch.zeros_like(degree) if kind == "adjacency" else degree / self.degree
         if kind == "laplacian":
             diagonal = degree
-        row, column = torch.cat([row, nodes]), torch.cat([column, nodes])
+        # neighbours get numbers that are close, so that what is gathered is in the cache
+        self.order = local_order(row, column, n)
+        self.place = torch.argsort(self.order)
+        row, column = (self.place[torch.cat([end, nodes])] for end in (row, column))
         self.matrix = SparseMatrix(row, column, (n, n))
         self.value = torch.cat([value, diagonal])[self.matrix.order]
         self.interval = self._interval()
@@ -167,7 +190,8 @@ class _Operator:
 
     def times(self, x: Tensor) -> Tensor:
         """S x for x (L, C)."""
-        return self.scaled(x.dtype) @ x * self.interval.radius + self.interval.centre * x
+        product = (self.scaled(x.dtype) @ x[self.order])[self.place]
+        return product * self.interval.radius + self.interval.centre * x
 
     def apply(self, x: Tensor, lam: Tensor, tol: float) -> Tensor:
         """exp(-lam S) x for x (L, H, C) and lam (H,), a slice of columns at a time."""
@@ -177,8 +201,9 @@ class _Operator:
         terms = coefficients(lam, self.interval, tol / spread)
         terms = terms * self.norm(lam.double())[:, None]
         matrix = self.scaled(x.dtype)
-        step = max(1, _COLUMNS // x.shape[1])
-        return torch.cat([expand(matrix, part, terms) for part in x.split(step, -1)], -1)
+        step = max(1, block_width(len(x), x) // x.shape[1])
+        parts = [expand(matrix, part[self.order], terms) for part in x.split(step, -1)]
+        return torch.cat([part[self.place] for part in parts], -1)
 
     def dense(self) -> Tensor:
         """T, entry by entry from its definition."""

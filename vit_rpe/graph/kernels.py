@@ -134,7 +134,7 @@ class WalkKernel(GraphMask):
         return LowRank(psi, psi)
 
     def cost(self, columns: int) -> float:
-        return 4.0 * columns * len(self.visits.pattern.row)
+        return 4.0 * columns * self.visits.pattern.num_entries
 
     def magnitude(self) -> Mask:
         """The kernel of |lam| under the norms of lam."""
@@ -206,7 +206,7 @@ class SeriesKernel(GraphMask):
         return right.read(others, left.rows(values, start, stop).mT).mT
 
     def cost(self, columns: int) -> float:
-        return 2.0 * columns * (len(self.left.pattern.row) + len(self.right.pattern.row))
+        return 2.0 * columns * (self.left.pattern.num_entries + self.right.pattern.num_entries)
 
     def magnitude(self) -> Mask:
         return self.with_values(coefficients=self.coefficients.detach().abs())
