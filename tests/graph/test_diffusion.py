@@ -235,6 +235,13 @@ def test_bad_options(options, message):
         Diffusion(random_tree(3), **options)
 
 
+def test_overflow_is_named():
+    mask = Diffusion(random_tree(4, "path"), 60.0, "adjacency")
+    assert torch.isfinite(mask.matmul(randn(4, 1))).all()
+    with pytest.raises(ValueError, match="overflows torch.float32: lam is .60.0., and T has eige"):
+        mask.matmul(torch.ones(4, 1))
+
+
 def test_a_lam_that_diverged_is_named():
     mask = Diffusion(random_tree(3), torch.tensor([0.5, torch.nan]))
     with pytest.raises(ValueError, match="lam must be finite, got nan"):

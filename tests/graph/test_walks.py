@@ -100,8 +100,14 @@ def test_walks_follow_the_direction_of_edges():
     [
         ({"num_walks": 0}, "num_walks must be at least 1, got 0"),
         ({"stop": 1.5}, "stop must be a probability, from 0 to 1, got 1.5"),
-        ({"length": -1}, "length must be 0 or more edges, got -1"),
+        ({"length": -1}, "length must be at least 0, got -1"),
         ({"length": None}, "length=None needs a stop above 0"),
+        ({"num_walks": 2.5}, "num_walks must be a whole number, got 2.5"),
+        ({"length": 2.5}, "length must be a whole number, got 2.5"),
+        ({"length": "3"}, "length must be a whole number, got '3'"),
+        ({"stop": "often"}, "stop must be a probability, from 0 to 1, got 'often'"),
+        ({"seed": None}, "seed must be a whole number, got None"),
+        ({"num_nodes": 5.5}, "num_nodes must be a whole number, got 5.5"),
     ],
 )
 def test_bad_options(options, message):
@@ -169,7 +175,7 @@ def test_low_rank_is_the_same_mask():
     mask = WalkKernel(walks, 0.6)
     x = randn(8, 3)
     torch.testing.assert_close(mask.low_rank().matmul(x), mask.matmul(x))
-    with pytest.raises(ValueError, match="alpha must not be negative, got -1"):
+    with pytest.raises(ValueError, match="alpha must be .* not negative, got -1"):
         WalkKernel(walks, 0.6, alpha=-1)
 
 

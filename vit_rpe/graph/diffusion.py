@@ -54,8 +54,8 @@ class Diffusion(GraphMask):
     ):
         if kind not in KINDS:
             raise ValueError(f"kind must be one of {', '.join(KINDS)}, got {kind!r}")
-        if not 1e-16 <= tol < 1:
-            raise ValueError(f"tol must be at least 1e-16 and less than 1, got {tol}")
+        if not isinstance(tol, int | float) or not 1e-16 <= tol < 1:
+            raise ValueError(f"tol must be at least 1e-16 and less than 1, got {tol!r}")
         self.length = as_graph(edge_index, num_nodes, edge_weight)
         self.kind = kind
         self.tol = tol
@@ -199,7 +199,13 @@ class _Operator:
         if self.root is not None:  # what the two diagonals around S do to an error
             spread = float(self.root.max() / self.root.min())
         terms = coefficients(lam, self.interval, tol / spread)
-        terms = terms * self.norm(lam.double())[:, None]
+        norm = self.norm(lam.double())
+        if not (norm < torch.finfo(x.dtype).max).all():
+            raise ValueError(
+                f"exp(-lam T) overflows {x.dtype}: lam is {lam.tolist()}, and T has eigenvalues "
+                f"from about {self.interval.inner_low:.4g} to {self.interval.inner_high:.4g}"
+            )
+        terms = terms * norm[:, None]
         matrix = self.scaled(x.dtype)
         step = max(1, block_width(len(x), x) // x.shape[1])
         parts = [expand(matrix, part[self.order], terms) for part in x.split(step, -1)]

@@ -12,7 +12,7 @@ from vit_rpe.masks import Dense, LowRank, Mask, Scaled
 from vit_rpe.masks.base import check_columns, check_rows
 
 from .base import Folded, GraphMask, as_values
-from .edges import as_graph, coalesce
+from .edges import as_count, as_graph, as_probability, coalesce
 from .walks import Visits, Walks, dense_features
 
 
@@ -27,9 +27,7 @@ class Hypercube(GraphMask):
     tensor_names = ("lam",)
 
     def __init__(self, dim: int, lam: float | Tensor = 1.0):
-        if not isinstance(dim, int) or dim < 0:
-            raise ValueError(f"a hypercube has dim = 0 or more dimensions, got {dim}")
-        self.dim = dim
+        self.dim = as_count(dim, "dim", least=0)
         self.length = 2**dim
         self.lam = as_values(lam, "lam")
         self.absolute = False
@@ -87,8 +85,8 @@ class WalkKernel(GraphMask):
 
     def __init__(self, walks: Walks, lam: float | Tensor = 1.0, alpha: float = 1.0):
         _check_walks(walks, "walks")
-        if alpha < 0:
-            raise ValueError(f"alpha must not be negative, got {alpha}")
+        if not isinstance(alpha, int | float) or not alpha >= 0:
+            raise ValueError(f"alpha must be a number and not negative, got {alpha!r}")
         self.walks = walks
         self.length = walks.num_nodes
         self.visits = Visits(walks)
@@ -235,6 +233,7 @@ def series_root(series: Tensor) -> Tensor:
     The powers beyond T that f^2 also has are smaller than the series' own tail if that decays
     fast. The first coefficient of the series must be positive. Differentiable.
     """
+    series = as_values(series, "series")
     if series.ndim < 1 or not (series[..., 0] > 0).all():
         raise ValueError(
             "series must have shape (..., T + 1) and begin with a positive coefficient, "
@@ -263,6 +262,9 @@ def expected_walk_kernel(
     infinity with `length=None`, where lam (1 - stop) must be less than 1.
     """
     num_nodes = as_graph(edge_index, num_nodes, edge_weight, undirected=False)
+    as_probability(stop, "stop")
+    if length is not None:
+        as_count(length, "length", least=0)
     key, weight = coalesce(edge_index, edge_weight, num_nodes)
     step = weight.new_zeros(num_nodes**2).index_put((key,), weight).reshape(num_nodes, num_nodes)
     total = step.sum(1, keepdim=True)

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .csr import SparseMatrix
-from .edges import as_graph, edge_weights, row_starts
+from .edges import as_count, as_graph, as_probability, edge_weights, row_starts
 
 
 @dataclass(frozen=True)
@@ -61,6 +61,7 @@ def random_walks(
     """
     num_nodes = as_graph(edge_index, num_nodes, edge_weight, undirected=False)
     _check(num_walks, length, stop)
+    as_count(seed, "seed")
     device = edge_index.device
     generator = torch.Generator(device).manual_seed(seed)
     roads = _Roads(edge_index, edge_weights(edge_index, edge_weight), num_nodes)
@@ -83,14 +84,12 @@ def random_walks(
 
 
 def _check(num_walks: int, length: int | None, stop: float) -> None:
-    if num_walks < 1:
-        raise ValueError(f"num_walks must be at least 1, got {num_walks}")
-    if not 0 <= stop <= 1:
-        raise ValueError(f"stop must be a probability, from 0 to 1, got {stop}")
-    if length is None and stop == 0:
+    as_count(num_walks, "num_walks", least=1)
+    as_probability(stop, "stop")
+    if length is not None:
+        as_count(length, "length", least=0)
+    elif stop == 0:
         raise ValueError("length=None needs a stop above 0, or walks would never end")
-    if length is not None and length < 0:
-        raise ValueError(f"length must be 0 or more edges, got {length}")
 
 
 class _Roads:
