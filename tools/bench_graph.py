@@ -7,8 +7,8 @@
 
 Every contestant of a case has the same graph and columns; contestants take turns, and medians are
 compared within one run. Brute force makes the matrix and multiplies by it.
-Growth exponents are least-squares slopes of log time over log(nodes + edges). With `--resume`, cases
-that the JSON file has are kept, and those that it lacks are measured and added.
+Growth exponents are least-squares slopes of log time over log(nodes + edges). With `--resume`,
+cases that the JSON file has are kept, and those that it lacks are measured and added.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from .edges import row_starts
 
-_CACHE = 10 << 20  # bytes of a CPU's cache that the gathered columns may fill
+_CACHE = 8 << 20  # bytes of a CPU's cache that the gathered columns may fill
 _LINE = 64  # bytes that come from memory together
 
 

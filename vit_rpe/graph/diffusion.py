@@ -82,14 +82,9 @@ class Diffusion(GraphMask):
         dtype = self.compute_dtype(x.dtype)
         folded = Folded(x.to(dtype), self.lead)
         columns, lam = folded.columns, folded.values(self.lam)
-        if root is not None:
-            columns = columns / root.to(dtype)[:, None]
         heads = columns.reshape(-1, *columns.shape[-2:]).movedim(0, 1)  # (L, H, C)
-        result = _Exponential.apply(heads, lam.reshape(-1), self.operator, tol)
-        result = result.movedim(1, 0).reshape(columns.shape)
-        if root is not None:
-            result = result * root.to(dtype)[:, None]
-        return folded.unfold(result).to(x.dtype)
+        result = _Exponential.apply(heads, lam.reshape(-1), self.operator, tol, root)
+        return folded.unfold(result.movedim(1, 0).reshape(columns.shape)).to(x.dtype)
 
     def dense(self) -> Tensor:
         generator = self.operator.dense().to(self.lam.dtype)
@@ -188,13 +183,15 @@ class _Operator:
             self._scaled[dtype] = self.matrix.tensor(value.to(dtype))
         return self._scaled[dtype]
 
-    def times(self, x: Tensor) -> Tensor:
-        """S x for x (L, C)."""
-        product = (self.scaled(x.dtype) @ x[self.order])[self.place]
+    def times(self, x: Tensor, root: Tensor | None) -> Tensor:
+        """R S R^-1 x for x (L, C)."""
+        inside = x if root is None else x / root.to(x.dtype)[:, None]
+        product = (self.scaled(x.dtype) @ inside[self.order])[self.place]
+        product = product if root is None else product * root.to(x.dtype)[:, None]
         return product * self.interval.radius + self.interval.centre * x
 
-    def apply(self, x: Tensor, lam: Tensor, tol: float) -> Tensor:
-        """exp(-lam S) x for x (L, H, C) and lam (H,), a slice of columns at a time."""
+    def apply(self, x: Tensor, lam: Tensor, tol: float, root: Tensor | None) -> Tensor:
+        """R exp(-lam S) R^-1 x for x (L, H, C) and lam (H,), a slice of columns at a time."""
         spread = 1.0
         if self.root is not None:  # what the two diagonals around S do to an error
             spread = float(self.root.max() / self.root.min())
@@ -208,8 +205,16 @@ class _Operator:
         terms = terms * norm[:, None]
         matrix = self.scaled(x.dtype)
         step = max(1, block_width(len(x), x) // x.shape[1])
-        parts = [expand(matrix, part[self.order], terms) for part in x.split(step, -1)]
-        return torch.cat([part[self.place] for part in parts], -1)
+        scale = None if root is None else root.to(x.dtype)[self.order, None, None]
+        result = torch.empty_like(x, memory_format=torch.contiguous_format)
+        for part, out in zip(x.split(step, -1), result.split(step, -1), strict=True):
+            part = part[self.order]
+            if scale is None:
+                part = expand(matrix, part, terms)
+            else:
+                part = expand(matrix, part.div_(scale), terms).mul_(scale)
+            out.copy_(part[self.place])
+        return result
 
     def dense(self) -> Tensor:
         """T, entry by entry from its definition."""
@@ -224,12 +229,17 @@ class _Operator:
 
 
 class _Exponential(torch.autograd.Function):
-    """exp(-lam S) x. S is symmetric: the gradient of x is the same action; d/dlam is -S y."""
+    """y = R exp(-lam S) R^-1 x for a symmetric S and R = diag(root).
+
+    The gradient of x is the transpose's action, R^-1 exp(-lam S) R; d/dlam is -R S R^-1 y.
+    """
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, lam: Tensor, operator: _Operator, tol: float) -> Tensor:
-        result = operator.apply(x, lam, tol)
-        ctx.operator, ctx.tol = operator, tol
+    def forward(
+        ctx: Any, x: Tensor, lam: Tensor, operator: _Operator, tol: float, root: Tensor | None
+    ) -> Tensor:
+        result = operator.apply(x, lam, tol, root)
+        ctx.operator, ctx.tol, ctx.root = operator, tol, root
         ctx.save_for_backward(lam, result if ctx.needs_input_grad[1] else None)
         return result
 
@@ -239,8 +249,9 @@ class _Exponential(torch.autograd.Function):
         lam, result = ctx.saved_tensors
         grad_x = grad_lam = None
         if ctx.needs_input_grad[0]:
-            grad_x = ctx.operator.apply(grad, lam, ctx.tol)
+            inverse_root = None if ctx.root is None else 1 / ctx.root
+            grad_x = ctx.operator.apply(grad, lam, ctx.tol, inverse_root)
         if ctx.needs_input_grad[1]:
-            slope = ctx.operator.times(result.flatten(1).contiguous()).view_as(result)
+            slope = ctx.operator.times(result.flatten(1), ctx.root).view_as(result)
             grad_lam = -(grad * slope).sum((0, 2)).to(lam.dtype)
-        return grad_x, grad_lam, None, None
+        return grad_x, grad_lam, None, None, None
