@@ -145,6 +145,7 @@ def plot(results: list[dict[str, Any]], file: Path) -> None:
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
+    from matplotlib.ticker import NullFormatter
 
     families = list(dict.fromkeys(result["family"] for result in results))
     width = (len(families) + 1) // 2
@@ -161,12 +162,13 @@ def plot(results: list[dict[str, Any]], file: Path) -> None:
                 own = name == cases[0]["mask"]
                 axes.plot(*zip(*points, strict=True), "o-" if own else "s--", label=name, ms=4)
         axes.set(title=family, xlabel="nodes + edges", ylabel="ms", xscale="log", yscale="log")
+        axes.xaxis.set_minor_formatter(NullFormatter())
         axes.grid(alpha=0.3)
         axes.legend(fontsize=7)
     for axes in panels.flat[len(families) :]:
         axes.set_visible(False)
     figure.tight_layout()
-    figure.savefig(file, dpi=110)
+    figure.savefig(file, dpi=80)
     plt.close(figure)
 
 

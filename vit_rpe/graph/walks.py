@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -11,10 +12,12 @@ from torch import Tensor
 from .csr import SparseMatrix
 from .edges import as_count, as_graph, as_probability, edge_weights, row_starts
 
+_VISITS = 1 << 23  # that are counted at a time
+
 
 @dataclass(frozen=True)
 class Walks:
-    """W walks from each of L nodes: `nodes` (L, W, T + 1), -1 after a walk has ended.
+    """W walks from each of L nodes: `nodes` (L, W, T + 1), int32, -1 after a walk has ended.
 
     `factor` (L,) is what an edge weighs over how likely it is taken from a node; it is the same for
     all edges that leave the node.
@@ -22,6 +25,10 @@ class Walks:
 
     nodes: Tensor
     factor: Tensor
+
+    def __getitem__(self, rows: slice) -> Walks:
+        """The walks from some of the nodes."""
+        return Walks(self.nodes[rows], self.factor)
 
     @property
     def num_nodes(self) -> int:
@@ -66,8 +73,9 @@ def random_walks(
     generator = torch.Generator(device).manual_seed(seed)
     roads = _Roads(edge_index, edge_weights(edge_index, edge_weight), num_nodes)
 
+    small = torch.int32 if num_nodes < 2**31 - 1 else torch.int64
     here = torch.arange(num_nodes, device=device).repeat_interleave(num_walks)
-    visited = [here]
+    visited = [here.to(small)]
     while length is None or len(visited) <= length:
         if stop > 0:
             stops = torch.rand(len(here), generator=generator, device=device) < stop
@@ -76,7 +84,7 @@ def random_walks(
         here = roads.next(here, draw)
         if length is None and (here == num_nodes).all():
             break
-        visited.append(here)
+        visited.append(here.to(small))
     nodes = torch.stack(visited, -1).reshape(num_nodes, num_walks, len(visited))
     if stop > 0 or roads.dead_ends:
         nodes.masked_fill_(nodes == num_nodes, -1)
@@ -133,43 +141,90 @@ class _Roads:
 class Visits:
     """Where walks have been, as one sparse pattern with a value for every step.
 
-    `entries` (E, T + 1): how many of the W walks from node i were at node j at step t; with
+    `entries` (T + 1, E): how many of the W walks from node i were at node j at step t; with
     `unbiased`, visits count with their importance, and step t over W is Adj^t on average. The
     features Psi = sum_t coefficients[t] step_t / W have values (..., E), linear in the coefficients
     (..., T + 1).
     """
 
-    def __init__(self, walks: Walks, unbiased: bool = False):
+    def __init__(self, pattern: SparseMatrix, entries: Tensor, num_walks: int):
+        self.pattern = pattern
+        self.entries = entries
+        self.num_walks = num_walks
+
+    @classmethod
+    def of(cls, walks: Walks, unbiased: bool = False) -> Visits:
+        """Some nodes at a time: sorting all visits of a large graph would take many times more
+        memory than they do."""
         n, w, steps = walks.nodes.shape
-        node = walks.nodes.flatten()
-        seen = (node >= 0).nonzero().squeeze(-1)
-        pairs, place = torch.unique(seen // (w * steps) * n + node[seen], return_inverse=True)
-        # counts are exact in float32
-        share = walks.importance().flatten()[seen] if unbiased else torch.ones(len(seen))
-        entries = torch.zeros(len(pairs) * steps, dtype=share.dtype, device=node.device)
-        entries.index_add_(0, place * steps + seen % steps, share.to(node.device))
-        self.pattern = SparseMatrix(pairs // n, pairs % n, (n, n))
-        self.entries = entries.reshape(-1, steps)
-        self.num_walks = w
+        rows = max(1, _VISITS // (w * steps))
+        parts = [_count(walks[i : i + rows], n, unbiased) for i in range(0, n, rows)]
+        column, degree, entries = (torch.cat(part, -1) for part in zip(*parts, strict=True))
+        starts = F.pad(degree.cumsum(0), (1, 0))
+        return cls(SparseMatrix.from_sorted(starts, column, (n, n)), entries, w)
+
+    @property
+    def steps(self) -> int:
+        return len(self.entries) - 1
 
     def values(self, coefficients: Tensor) -> Tensor:
-        return coefficients / self.num_walks @ self.entries.to(coefficients.dtype).mT
+        return _Combination.apply(coefficients / self.num_walks, self.entries)
 
-    def read(self, values: Tensor, x: Tensor) -> Tensor:
-        """Psi x."""
-        return self.pattern.product(values, x)
+    def read(self, values: Tensor, transposed: Tensor, x: Tensor) -> Tensor:
+        """Psi x, for values in both orders of the entries."""
+        return self.pattern.product(values, x, transposed.detach())
 
-    def write(self, values: Tensor, x: Tensor) -> Tensor:
+    def write(self, values: Tensor, transposed: Tensor, x: Tensor) -> Tensor:
         """Psi^T x."""
-        return self.pattern.mT.product(values[..., self.pattern.mT.order], x)
+        return self.pattern.mT.product(transposed, x, values.detach())
 
     def rows(self, values: Tensor, start: int, stop: int) -> Tensor:
         """Rows of Psi, dense: (..., stop - start, L)."""
-        n = self.pattern.shape[1]
-        inside = slice(*self.pattern.starts[[start, stop]].tolist())
-        place = (self.pattern.row[inside] - start) * n + self.pattern.column[inside]
+        n, starts = self.pattern.shape[1], self.pattern.starts[start : stop + 1].long()
+        row = torch.arange(stop - start, device=starts.device).repeat_interleave(starts.diff())
+        inside = slice(int(starts[0]), int(starts[-1]))
+        place = row * n + self.pattern.column[inside]
         slab = values.new_zeros(*values.shape[:-1], (stop - start) * n)
         return slab.index_add(-1, place, values[..., inside]).unflatten(-1, (stop - start, n))
+
+
+def _count(walks: Walks, num_nodes: int, unbiased: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """Nodes that were visited, for one starting node after the other; how many of them there are
+    for each; and the visits by step, (T + 1, visited)."""
+    rows, w, steps = walks.nodes.shape
+    node = walks.nodes.flatten()
+    seen = (node >= 0).nonzero().squeeze(-1)
+    pairs = seen // (w * steps) * num_nodes + node[seen]
+    pairs, place = torch.unique(pairs, return_inverse=True)
+    if unbiased:
+        share, kept = walks.importance().flatten()[seen], torch.float64
+    else:
+        share = torch.ones(len(seen), dtype=torch.int32, device=node.device)
+        kept = torch.uint8 if w < 256 else torch.int32
+    entries = torch.zeros(steps * len(pairs), dtype=share.dtype, device=node.device)
+    entries.index_add_(0, seen % steps * len(pairs) + place, share)
+    degree = torch.bincount(pairs // num_nodes, minlength=rows)
+    return (pairs % num_nodes).to(torch.int32), degree, entries.reshape(steps, -1).to(kept)
+
+
+class _Combination(torch.autograd.Function):
+    """sum_t coefficients[..., t] entries[t] for small integers: (..., S), (S, E) -> (..., E).
+
+    They become real numbers a step at a time, forward and backward.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, coefficients: Tensor, entries: Tensor) -> Tensor:
+        ctx.save_for_backward(entries)
+        result = coefficients.new_zeros(*coefficients.shape[:-1], entries.shape[1])
+        for t, step in enumerate(entries):
+            result.addcmul_(coefficients[..., t, None], step.to(result.dtype))
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        (grad,), (entries,) = grads, ctx.saved_tensors
+        return torch.stack([grad @ step.to(grad.dtype) for step in entries], -1), None
 
 
 def dense_features(walks: Walks, coefficients: Tensor, unbiased: bool = False) -> Tensor:
@@ -179,5 +234,5 @@ def dense_features(walks: Walks, coefficients: Tensor, unbiased: bool = False) -
     if unbiased:
         share = share * walks.importance().to(share.dtype)
     share = share.expand(*share.shape[:-3], *walks.nodes.shape)
-    there = F.one_hot(walks.nodes + 1, n + 1)[..., 1:].to(share.dtype)
+    there = F.one_hot(walks.nodes.long() + 1, n + 1)[..., 1:].to(share.dtype)
     return torch.einsum("...lwt,lwtn->...ln", share, there)
