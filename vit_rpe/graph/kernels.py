@@ -149,6 +149,11 @@ class WalkKernel(GraphMask):
         features = self._features()
         return features.read(features.rows(start, stop).mT).mT
 
+    def read(self, x: Tensor) -> Tensor:
+        """Psi x, the features of the nodes times a matrix: (L, C) -> (..., L, C)."""
+        check_columns(x, self.length)
+        return self._features(self.compute_dtype(x.dtype)).read(x)
+
     def at(self, row: Tensor, column: Tensor) -> Tensor:
         """The entries M[row, column], (..., P) for P pairs of nodes. O(P visits of a node)."""
         return self._features().dots(row, column)
