@@ -25,7 +25,7 @@ from bench_measure import Parser, new_file, positive_integer
 from graph_demo_data import CITATION, DEGREES, citation, motif_set
 from graph_demo_plot import draw_attention, draw_sketches
 from torch import Tensor, nn
-from torch_geometric.data import Batch, Data
+from torch_geometric.data import Batch
 from torch_geometric.nn import GATConv, global_mean_pool
 
 from vit_rpe.graph import (
@@ -102,7 +102,7 @@ def motifs(args: argparse.Namespace) -> dict[str, float]:
     return accuracy
 
 
-def _batch(graphs: list[Data]) -> Any:
+def _batch(graphs: list[Any]) -> Any:
     batch = Batch.from_data_list(graphs)
     batch.mask_of_all = walk_mask(batch)  # type: ignore[attr-defined]
     return batch

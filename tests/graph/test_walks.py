@@ -16,6 +16,7 @@ from vit_rpe.graph import (
     random_walks,
     series_root,
 )
+from vit_rpe.graph import walks as walks_module
 from vit_rpe.graph.walks import Visits, dense_features
 
 STAR = both_directions(torch.tensor([[0, 0, 0], [1, 2, 3]]))
@@ -254,3 +255,18 @@ def test_cora():
     torch.testing.assert_close(mask.matmul(x), mask.low_rank().matmul(x))
     exact = expected_walk_kernel(edges, 3, num_nodes=n).dense()
     assert (mask.rows(0, 200) - exact[:200]).abs().mean() < 0.01
+
+
+@pytest.mark.parametrize("num_walks", [3, 300])  # counts up to 255 are kept in bytes
+@pytest.mark.parametrize("unbiased", [False, True])
+def test_visits_counted_in_pieces(num_walks, unbiased, monkeypatch):
+    drawn = random_walks(random_graph(12, 20), num_walks, 3, 14, stop=0.1)
+    whole = Visits.of(drawn, unbiased)
+    monkeypatch.setattr(walks_module, "_VISITS", 5 * num_walks * 4)  # five nodes at a time
+    parts = Visits.of(drawn, unbiased)
+    assert parts.pattern.column.equal(whole.pattern.column)
+    assert parts.pattern.starts.equal(whole.pattern.starts)
+    assert parts.entries.equal(whole.entries)
+    coefficients = rand(2, 4)
+    psi = parts.rows(parts.values(coefficients), 0, 14)
+    torch.testing.assert_close(psi, dense_features(drawn, coefficients, unbiased))
