@@ -16,8 +16,8 @@ from vit_rpe.graph import (
     random_walks,
     series_root,
 )
-from vit_rpe.graph import walks as walks_module
-from vit_rpe.graph.walks import Visits, dense_features
+from vit_rpe.graph import visits as visits_module
+from vit_rpe.graph.visits import Visits, dense_features
 
 STAR = both_directions(torch.tensor([[0, 0, 0], [1, 2, 3]]))
 
@@ -262,7 +262,7 @@ def test_cora():
 def test_visits_counted_in_pieces(num_walks, unbiased, monkeypatch):
     drawn = random_walks(random_graph(12, 20), num_walks, 3, 14, stop=0.1)
     whole = Visits.of(drawn, unbiased)
-    monkeypatch.setattr(walks_module, "_VISITS", 5 * num_walks * 4)  # five nodes at a time
+    monkeypatch.setattr(visits_module, "_VISITS", 5 * num_walks * 4)  # five nodes at a time
     parts = Visits.of(drawn, unbiased)
     assert parts.pattern.column.equal(whole.pattern.column)
     assert parts.pattern.starts.equal(whole.pattern.starts)

@@ -18,7 +18,8 @@ from .shortest_paths import shortest_path_mask, shortest_paths
 from .sketches import graphots
 from .spe import low_rank_logits, sine_factors, sine_spe, stochastic_factors
 from .tree import TreeExponential, TreeFunction
-from .walks import Visits, Walks, random_walks
+from .visits import Visits
+from .walks import Walks, random_walks
 
 if TYPE_CHECKING:
     from .models import GKAT, GKATGraphClassifier, GKATNodeClassifier

@@ -13,10 +13,11 @@ from torch import Tensor
 from vit_rpe.masks import Dense, LowRank, Mask, Scaled
 from vit_rpe.masks.base import check_columns, check_rows
 
-from .base import Folded, GraphMask, as_values
+from .base import GraphMask, as_values
 from .csr import block_width
 from .edges import as_count, as_graph, as_probability, coalesce
-from .walks import Visits, Walks, dense_features
+from .visits import Features, Visits, dense_features, feature_product
+from .walks import Walks
 
 
 class Hypercube(GraphMask):
@@ -111,10 +112,10 @@ class WalkKernel(GraphMask):
         steps = torch.arange(self.visits.steps + 1, device=self.lam.device)
         return (self.lam[..., None] ** steps).to(dtype or self.lam.dtype)
 
-    def _features(self, dtype: torch.dtype | None = None) -> _Features:
+    def _features(self, dtype: torch.dtype | None = None) -> Features:
         if self._prepared is not None and self._prepared.values.dtype == dtype:
             return self._prepared
-        features = _Features(self.visits, self._coefficients(dtype))
+        features = Features(self.visits, self._coefficients(dtype))
         if self.alpha:
             features.scale = self._scale(features.values)
         return features
@@ -134,7 +135,7 @@ class WalkKernel(GraphMask):
     def matmul(self, x: Tensor) -> Tensor:
         check_columns(x, self.length)
         features = self._features(self.compute_dtype(x.dtype))
-        return _feature_product(features, features, x)
+        return feature_product(features, features, x)
 
     def dense(self) -> Tensor:
         if self.walks is None:
@@ -215,11 +216,11 @@ class SeriesKernel(GraphMask):
     def lead(self) -> torch.Size:
         return self.coefficients.shape[:-1]
 
-    def _features(self, dtype: torch.dtype | None = None) -> tuple[_Features, _Features]:
+    def _features(self, dtype: torch.dtype | None = None) -> tuple[Features, Features]:
         if self._prepared is not None and self._prepared[0].values.dtype == dtype:
             return self._prepared
         coefficients = self.coefficients.to(dtype or self.coefficients.dtype)
-        return _Features(self.left, coefficients), _Features(self.right, coefficients)
+        return Features(self.left, coefficients), Features(self.right, coefficients)
 
     def prepared(self, dtype: torch.dtype) -> Mask:
         """With its features at hand."""
@@ -229,7 +230,7 @@ class SeriesKernel(GraphMask):
 
     def matmul(self, x: Tensor) -> Tensor:
         check_columns(x, self.length)
-        return _feature_product(*self._features(self.compute_dtype(x.dtype)), x)
+        return feature_product(*self._features(self.compute_dtype(x.dtype)), x)
 
     def dense(self) -> Tensor:
         left, right = (
@@ -253,58 +254,6 @@ class SeriesKernel(GraphMask):
 def _check_walks(walks: object, name: str) -> None:
     if not isinstance(walks, Walks):
         raise ValueError(f"{name} must be what random_walks returns, got {type(walks).__name__}")
-
-
-class _Features:
-    """Psi = diag(scale) psi, its values (..., E) in both orders of the entries."""
-
-    def __init__(self, visits: Visits, coefficients: Tensor):
-        self.visits = visits
-        self.values = visits.values(coefficients)
-        self.transposed = visits.pattern.transposed(self.values)
-        self.scale: Tensor | None = None  # (..., L)
-
-    def read(self, x: Tensor, folded: Folded | None = None) -> Tensor:
-        """Psi x; `folded` says which of the leading dims x has."""
-        values, transposed, scale = self._folded(folded)
-        result = self.visits.read(values, transposed, x)
-        return result if scale is None else scale[..., None] * result
-
-    def write(self, x: Tensor, folded: Folded | None = None) -> Tensor:
-        """Psi^T x."""
-        values, transposed, scale = self._folded(folded)
-        return self.visits.write(values, transposed, x if scale is None else scale[..., None] * x)
-
-    def _folded(self, folded: Folded | None) -> tuple[Tensor, Tensor, Tensor | None]:
-        if folded is None:
-            return self.values, self.transposed, self.scale
-        values, transposed = (folded.values(v, own_dims=1) for v in (self.values, self.transposed))
-        return values, transposed, None if self.scale is None else folded.values(self.scale, 1)
-
-    def scaled_values(self) -> Tensor:
-        """Those of Psi itself."""
-        if self.scale is None:
-            return self.values
-        return self.values * self.scale.index_select(-1, self.visits.pattern.row)
-
-    def rows(self, start: int, stop: int) -> Tensor:
-        """Rows of Psi, dense: (..., stop - start, L)."""
-        slab = self.visits.rows(self.values, start, stop)
-        return slab if self.scale is None else self.scale[..., start:stop, None] * slab
-
-    def dots(self, row: Tensor, column: Tensor) -> Tensor:
-        """Psi[row] . Psi[column] for pairs of nodes, some pairs at a time: (..., P)."""
-        dots = self.visits.pattern.row_dots(self.values, row, column)
-        if self.scale is None:
-            return dots
-        return dots * self.scale[..., row] * self.scale[..., column]
-
-
-def _feature_product(left: _Features, right: _Features, x: Tensor) -> Tensor:
-    """Phi Psi^T x."""
-    folded = Folded(x.to(left.values.dtype), left.values.shape[:-1])
-    result = left.read(right.write(folded.columns, folded), folded)
-    return folded.unfold(result).to(x.dtype)
 
 
 def series_root(series: Tensor) -> Tensor:

@@ -17,7 +17,8 @@ from .csr import SparseMatrix
 from .edges import as_graph, row_starts
 from .kernels import WalkKernel
 from .layer import RandomWalkMask
-from .walks import Visits, random_walks
+from .visits import Visits
+from .walks import random_walks
 
 
 class RandomWalkKernel(BaseTransform):
