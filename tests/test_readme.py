@@ -25,12 +25,19 @@ def test_the_examples_of_data_run_as_written(tmp_path, monkeypatch):
     assert names["targets"].shape == (64, 10) and names["batch"].step == 3 * 22 - 1
 
 
+def test_the_examples_of_gkat_run_as_written(tmp_path, monkeypatch):
+    names = run_examples((ROOT / "docs" / "gkat.md").read_text(), tmp_path, monkeypatch)
+    assert names["out"].shape == (30, 32) and names["logits"].shape == (4, 2)
+    assert names["sketch"].shape == (30, 64) and names["walks"].draws == 4
+
+
 def test_the_examples_run_as_written(tmp_path, monkeypatch):
     names = run_examples(README, tmp_path, monkeypatch)
     assert names["logits"].shape == (2, 10) and torch.isfinite(names["logits"]).all()
     assert names["out"].shape == (8, 197, 128)
     assert torch.isfinite(names["out"]).all()
     assert names["batch"].images.shape == (64, 3, 32, 32)
+    assert names["nodes"].shape == (30, 32) and torch.isfinite(names["nodes"]).all()
     for graph_output in (names["heat"], names["walked"]):
         assert graph_output.shape == (2, 30, 16) and torch.isfinite(graph_output).all()
 

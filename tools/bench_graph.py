@@ -2,11 +2,13 @@
 
     python tools/bench_graph.py --json graphs.json --plot docs/graphs_bench.png
     python tools/bench_graph.py --only diffusion --nodes 5000,20000
+    python tools/bench_graph.py --only walks --json graphs.json --resume   # a piece at a time
     python tools/bench_graph.py --quick
 
 Every contestant of a case has the same graph and columns; contestants take turns, and medians are
 compared within one run. Brute force makes the matrix and multiplies by it.
-Growth exponents are least-squares slopes of log time over log(nodes + edges).
+Growth exponents are least-squares slopes of log time over log(nodes + edges). With `--resume`,
+cases that the JSON file has are kept, and those that it lacks are measured and added.
 """
 
 from __future__ import annotations
@@ -55,9 +57,25 @@ def measure(family: str, nodes: int, args: argparse.Namespace) -> dict[str, Any]
     for row in rows.values():
         if row["ms"] and rows[case.mask]["ms"]:
             row["ratio"] = row["ms"] / rows[case.mask]["ms"]
-    result = {"family": family, "nodes": case.nodes, "edges": case.edges, "columns": case.columns}
+    result = {
+        "family": family,
+        "asked": nodes,
+        "nodes": case.nodes,
+        "edges": case.edges,
+        "columns": case.columns,
+    }
     rounds = max(map(len, times.values()), default=0)
     return {**result, "note": case.note, "mask": case.mask, "rounds": rounds, "contestants": rows}
+
+
+def kept_cases(file: Path) -> list[dict[str, Any]]:
+    """The cases of an earlier piece of the same run, none if there is no file yet."""
+    if not file.exists():
+        return []
+    try:
+        return [case for case in json.loads(file.read_text())["cases"] if case["asked"]]
+    except (ValueError, KeyError, TypeError) as error:
+        raise SystemExit(f"bench_graph: {file} is no report of this tool: {error!r}") from error
 
 
 def growth(results: list[dict[str, Any]]) -> dict[str, float]:
@@ -127,6 +145,7 @@ def plot(results: list[dict[str, Any]], file: Path) -> None:
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
+    from matplotlib.ticker import NullFormatter
 
     families = list(dict.fromkeys(result["family"] for result in results))
     width = (len(families) + 1) // 2
@@ -143,12 +162,13 @@ def plot(results: list[dict[str, Any]], file: Path) -> None:
                 own = name == cases[0]["mask"]
                 axes.plot(*zip(*points, strict=True), "o-" if own else "s--", label=name, ms=4)
         axes.set(title=family, xlabel="nodes + edges", ylabel="ms", xscale="log", yscale="log")
+        axes.xaxis.set_minor_formatter(NullFormatter())
         axes.grid(alpha=0.3)
         axes.legend(fontsize=7)
     for axes in panels.flat[len(families) :]:
         axes.set_visible(False)
     figure.tight_layout()
-    figure.savefig(file, dpi=110)
+    figure.savefig(file, dpi=80)
     plt.close(figure)
 
 
@@ -178,8 +198,11 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     add("--seconds-per-case", type=positive_number, help="for the timed rounds (8; quick: 0.2)")
     add("--limit", type=positive_number, default=60.0, help="seconds that a call may take")
     add("--plot", type=new_file, help="draw times against sizes into this PNG")
+    add("--resume", action="store_true", help="keep the cases that the file of --json has")
     add_common(parser)
     args = parser.parse_args(argv)
+    if args.resume and not args.json:
+        parser.error("argument --resume: needs --json")
     check_device(parser, args.device)
     if args.device != "cpu":
         parser.error("argument --device: scipy and networkx run on the CPU, and so does this")
@@ -196,11 +219,14 @@ def main(argv: list[str] | None = None) -> None:
     kept = ("only", "nodes", "seconds_per_case", "limit", "device", "seed")
     report["settings"] = {name: getattr(args, name) for name in kept}
     print(f"torch {torch.__version__}, {report['threads']} threads\n")
-    results = []
+    results = kept_cases(args.json) if args.resume else []
+    known = {(case["family"], case["asked"]) for case in results}
     for family in args.only:
         for nodes in args.nodes:
-            results.append(measure(family, nodes, args))
-            print(case_table(results[-1]), flush=True)
+            if (family, nodes) not in known:
+                results.append(measure(family, nodes, args))
+                print(case_table(results[-1]), flush=True)
+    results.sort(key=lambda case: (list(FAMILIES).index(case["family"]), case["asked"]))
     exponents = growth(results)
     judged = bars(results, exponents)
     print(summary(exponents, judged))

@@ -14,7 +14,12 @@ from vit_rpe.graph import (
     TreeExponential,
     TreeFunction,
     WalkKernel,
+    expected_walk_kernel,
     grid_edges,
+    low_rank_logits,
+    series_root,
+    shortest_path_mask,
+    sine_spe,
 )
 from vit_rpe.masks import Mask
 
@@ -87,7 +92,19 @@ def test_autocast_leaves_the_mask_in_full_precision(name, path):
         (lambda e: TreeExponential(e, None, None), "a must be a number .* got NoneType"),
         (lambda e: TreeFunction(e, [1.0, 2.0]), "values must be .* got list"),
         (lambda e: WalkKernel(e), "walks must be what random_walks returns, got Tensor"),
-        (lambda e: Hypercube(2.5), "dim = 0 or more dimensions, got 2.5"),
+        (lambda e: Hypercube(2.5), "dim must be a whole number, got 2.5"),
+        (lambda e: Diffusion(e, tol=None), "tol must be .* got None"),
+        (lambda e: Diffusion(e, edge_weight=[1.0, 1.0]), "edge_weight must be a tensor, got list"),
+        (
+            lambda e: TreeExponential(e, None, torch.rand(2), torch.rand(3)),
+            r"a and b must have .* got \(2,\) and \(3,\)",
+        ),
+        (lambda e: shortest_path_mask(e, [1.0]), "f must be a function or a real .* got list"),
+        (lambda e: expected_walk_kernel(e, -1), "length must be at least 0, got -1"),
+        (lambda e: expected_walk_kernel(e, 3, stop=2.0), "stop must be a probability"),
+        (lambda e: sine_spe(0, *torch.rand(3, 2), 2, 3), "length must be at least 1, got 0"),
+        (lambda e: low_rank_logits([1.0], [1.0], 3), "u must be a number or a real .* got list"),
+        (lambda e: series_root([1.0]), "series must be a number or a real tensor, got list"),
     ],
 )
 def test_bad_values_are_named(make, message):

@@ -1,5 +1,7 @@
 """Diffusion keeps the error that it was asked for, and agrees with scipy."""
 
+import sys
+
 import numpy as np
 import pytest
 import torch
@@ -9,7 +11,9 @@ from hypothesis import strategies as st
 from tests.graph.graphs import EMPTY, random_graph, random_tree, symmetric_weights
 from tests.planetoid import planetoid
 from tests.zoo import rand, randn
-from vit_rpe.graph import Diffusion, Hypercube, both_directions, hypercube_edges
+from vit_rpe.attention import masked_linear_attention
+from vit_rpe.attention.reference import masked_attention
+from vit_rpe.graph import Diffusion, Hypercube, both_directions, csr, hypercube_edges
 from vit_rpe.graph.chebyshev import Interval, coefficients, scaled_bessel
 from vit_rpe.graph.diffusion import KINDS
 
@@ -98,6 +102,43 @@ def test_pubmed(kind):
         assert abs(radius) <= -mask.operator.interval.low <= 1.05 * abs(radius)
 
 
+@pytest.mark.parametrize("scipy_is_there", [True, False])
+@pytest.mark.parametrize("kind", KINDS)
+def test_blocks_of_columns_and_the_order_of_nodes_change_nothing(kind, scipy_is_there, monkeypatch):
+    monkeypatch.setattr(csr, "_CACHE", 64)  # eight columns at a time
+    if not scipy_is_there:
+        monkeypatch.setitem(sys.modules, "scipy.sparse.csgraph", None)
+    edges = random_graph(30, 50, loops=True)
+    weight = symmetric_weights(edges)
+    mask = Diffusion(edges, rand(3), kind, 33, 1e-13, edge_weight=weight)
+    moved = not mask.operator.order.equal(torch.arange(33))
+    assert moved == scipy_is_there
+    x = randn(3, 33, 21)
+    torch.testing.assert_close(mask.matmul(x), mask.dense() @ x)
+
+
+def test_faint_rows_are_empty_not_noise():
+    """The norm of exp(Adj) is that of the hub, exp(20); two nodes elsewhere know nothing of it."""
+    hub = torch.stack([torch.zeros(400, dtype=torch.int64), torch.arange(1, 401)])
+    edges = both_directions(torch.cat([hub, torch.tensor([[401], [402]])], 1))
+    q, k, v = rand(403, 3), rand(403, 3), randn(403, 2)
+
+    def attend(tol, path):
+        mask = Diffusion(edges, 1.0, "adjacency", 403, tol)
+        return masked_linear_attention(q, k, v, mask, path=path)
+
+    exact = masked_attention(q, k, v, Diffusion(edges, 1.0, "adjacency", 403))
+    assert (exact[401:] != 0).all()
+    for tol in (1e-8, 1e-16):
+        torch.testing.assert_close(attend(tol, "explicit"), exact)
+    coarse = attend(1e-8, "product")
+    torch.testing.assert_close(coarse[:401], exact[:401])
+    assert (coarse[401:] == 0).all()
+    # beyond the round-off of float64 itself the rows are empty in the matrix, too
+    mask = Diffusion(edges, 2.0, "adjacency", 403)
+    assert (mask.dense()[401:] == 0).all() and (mask.rows(401, 403) == 0).all()
+
+
 def test_what_the_kinds_conserve():
     edges = random_graph(12, 20, loops=True)
     ones = torch.ones(15, dtype=torch.float64)
@@ -137,12 +178,13 @@ def test_a_batch_is_its_graphs():
 
 
 @pytest.mark.parametrize("dim", [0, 1, 5])
-def test_hypercube_is_diffusion_on_its_graph(dim):
+def test_hypercube_is_diffusion_on_its_graph(dim, monkeypatch):
     lam = rand(3)
+    monkeypatch.setattr(csr, "_CACHE", 64)  # eight columns at a time
     cube = Hypercube(dim, lam)
     mask = Diffusion(hypercube_edges(dim), lam, "laplacian", 2**dim)
     torch.testing.assert_close(cube.dense(), mask.dense())
-    x = randn(3, 2**dim, 2)
+    x = randn(3, 2**dim, 20)
     torch.testing.assert_close(cube.matmul(x), mask.matmul(x))
     if dim == 5:
         bits = torch.tensor([0.0, 1, 1, 2]).double()
@@ -192,6 +234,13 @@ def test_the_gradient_of_time():
 def test_bad_options(options, message):
     with pytest.raises(ValueError, match=message):
         Diffusion(random_tree(3), **options)
+
+
+def test_overflow_is_named():
+    mask = Diffusion(random_tree(4, "path"), 60.0, "adjacency")
+    assert torch.isfinite(mask.matmul(randn(4, 1))).all()
+    with pytest.raises(ValueError, match="overflows torch.float32: lam is .60.0., and T has eige"):
+        mask.matmul(torch.ones(4, 1))
 
 
 def test_a_lam_that_diverged_is_named():

@@ -16,7 +16,8 @@ from vit_rpe.graph import (
     random_walks,
     series_root,
 )
-from vit_rpe.graph.walks import Visits, dense_features
+from vit_rpe.graph import visits as visits_module
+from vit_rpe.graph.visits import Visits, dense_features
 
 STAR = both_directions(torch.tensor([[0, 0, 0], [1, 2, 3]]))
 
@@ -100,8 +101,14 @@ def test_walks_follow_the_direction_of_edges():
     [
         ({"num_walks": 0}, "num_walks must be at least 1, got 0"),
         ({"stop": 1.5}, "stop must be a probability, from 0 to 1, got 1.5"),
-        ({"length": -1}, "length must be 0 or more edges, got -1"),
+        ({"length": -1}, "length must be at least 0, got -1"),
         ({"length": None}, "length=None needs a stop above 0"),
+        ({"num_walks": 2.5}, "num_walks must be a whole number, got 2.5"),
+        ({"length": 2.5}, "length must be a whole number, got 2.5"),
+        ({"length": "3"}, "length must be a whole number, got '3'"),
+        ({"stop": "often"}, "stop must be a probability, from 0 to 1, got 'often'"),
+        ({"seed": None}, "seed must be a whole number, got None"),
+        ({"num_nodes": 5.5}, "num_nodes must be a whole number, got 5.5"),
     ],
 )
 def test_bad_options(options, message):
@@ -169,7 +176,7 @@ def test_low_rank_is_the_same_mask():
     mask = WalkKernel(walks, 0.6)
     x = randn(8, 3)
     torch.testing.assert_close(mask.low_rank().matmul(x), mask.matmul(x))
-    with pytest.raises(ValueError, match="alpha must not be negative, got -1"):
+    with pytest.raises(ValueError, match="alpha must be .* not negative, got -1"):
         WalkKernel(walks, 0.6, alpha=-1)
 
 
@@ -235,8 +242,8 @@ def test_gradients_of_a_large_graph_allocate_no_matrix():
 
 
 def test_visits_count_walks():
-    visits = Visits(random_walks(STAR, 10, 2, 4))
-    torch.testing.assert_close(visits.entries.sum(0), torch.full((3,), 40.0))
+    visits = Visits.of(random_walks(STAR, 10, 2, 4))
+    assert visits.entries.sum(1).tolist() == [40, 40, 40]
 
 
 @pytest.mark.slow
@@ -248,3 +255,18 @@ def test_cora():
     torch.testing.assert_close(mask.matmul(x), mask.low_rank().matmul(x))
     exact = expected_walk_kernel(edges, 3, num_nodes=n).dense()
     assert (mask.rows(0, 200) - exact[:200]).abs().mean() < 0.01
+
+
+@pytest.mark.parametrize("num_walks", [3, 300])  # counts up to 255 are kept in bytes
+@pytest.mark.parametrize("unbiased", [False, True])
+def test_visits_counted_in_pieces(num_walks, unbiased, monkeypatch):
+    drawn = random_walks(random_graph(12, 20), num_walks, 3, 14, stop=0.1)
+    whole = Visits.of(drawn, unbiased)
+    monkeypatch.setattr(visits_module, "_VISITS", 5 * num_walks * 4)  # five nodes at a time
+    parts = Visits.of(drawn, unbiased)
+    assert parts.pattern.column.equal(whole.pattern.column)
+    assert parts.pattern.starts.equal(whole.pattern.starts)
+    assert parts.entries.equal(whole.entries)
+    coefficients = rand(2, 4)
+    psi = parts.rows(parts.values(coefficients), 0, 14)
+    torch.testing.assert_close(psi, dense_features(drawn, coefficients, unbiased))

@@ -48,6 +48,21 @@ def test_report_has_every_family_and_size(bench, report) -> None:
     assert {"date", "threads", "versions", "settings"} <= set(report)
 
 
+def test_a_run_can_be_cut_up(bench, tmp_path, capsys) -> None:
+    file = tmp_path / "b.json"
+    sizes = ["--nodes", "16,32,64", "--seconds-per-case", "0.01", "--json", str(file), "--resume"]
+    bench.main([*sizes, "--only", "hypercube"])
+    first = json.loads(file.read_text())["cases"]
+    bench.main([*sizes, "--only", "walks"])
+    report = json.loads(file.read_text())
+    assert [case for case in report["cases"] if case["family"] == "hypercube"] == first
+    assert len(report["cases"]) == 6 and len(report["growth"]) == 4
+    capsys.readouterr()
+    file.write_text('{"other": 1}')
+    with pytest.raises(SystemExit, match="is no report of this tool"):
+        bench.main([*sizes, "--only", "walks"])
+
+
 @pytest.mark.parametrize(
     ("family", "mine", "rival"),
     [

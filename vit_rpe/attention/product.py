@@ -52,11 +52,18 @@ def product(q: Tensor, k: Tensor, v: Tensor, mask: Mask, budget: int) -> tuple[T
         chunk = parts[0] if len(parts) == 1 else torch.cat(parts, -1)
         total = chunk if total is None else total + chunk
     assert total is not None
-    return total, absolute_bound(q, k, mask)
+    return total, absolute_bound(q, k, prepared)
 
 
 def algorithm_1(q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> Tensor:
-    """sum_j M[i, j] (q_i . k_j) v_j, by products with M alone; columns are stored one by one."""
+    """sum_j M[i, j] (q_i . k_j) v_j, by products with M alone.
+
+    The L x (M D) matrix is stored as the mask likes it: row by row, or column by column.
+    """
+    if mask.by_rows:
+        kv = k[..., :, None] * v[..., None, :]  # 1. vec(phi(k_i) v_i^T): (..., L, M, D)
+        kv = mask.matmul(kv.flatten(-2)).unflatten(-1, kv.shape[-2:])  # 2. FastMult_M
+        return (q[..., None, :] @ kv).squeeze(-2)  # 3. read with phi(q_i)
     kv = k.mT[..., :, None, :] * v.mT[..., None, :, :]  # 1. vec(phi(k_i) v_i^T): (..., M, D, L)
     product = mask.matmul(kv.flatten(-3, -2).mT)  # 2. FastMult_M
     kv = product.mT.unflatten(-2, kv.shape[-3:-1])

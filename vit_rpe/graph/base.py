@@ -21,6 +21,10 @@ class GraphMask(Mask):
     Products and entries are computed with autocast off: there is no sparse product in bfloat16.
     """
 
+    by_rows = True
+    _prepared: Any = None
+    """What `prepared` has worked out from the values."""
+
     def __init_subclass__(cls) -> None:
         for name in ("matmul", "dense", "rows"):
             setattr(cls, name, _full_precision(getattr(cls, name)))
@@ -33,6 +37,7 @@ class GraphMask(Mask):
                 known = ", ".join(self.tensor_names)
                 raise ValueError(f"{type(self).__name__} has values {known}, got {name!r}")
             setattr(mask, name, as_values(value, name))
+        mask._prepared = None
         mask.check_shapes()
         return mask
 

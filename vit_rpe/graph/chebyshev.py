@@ -85,13 +85,15 @@ def coefficients(lam: Tensor, interval: Interval, tol: float) -> Tensor:
 def expand(matrix: Tensor, x: Tensor, terms: Tensor) -> Tensor:
     """sum_k terms[h, k] T_k(matrix) x for x (L, H, C); `matrix` is sparse, spectrum in [-1, 1]."""
     terms = terms.to(x.dtype)
-    before = here = x.flatten(1).contiguous()
     result = terms[:, 0, None] * x
-    for k in range(1, terms.shape[1]):
-        if k == 1:
-            here = matrix @ before
-        else:
-            before, here = here, torch.addmm(before, matrix, here, beta=-1.0, alpha=2.0)
+    if terms.shape[1] == 1:
+        return result
+    before = x.flatten(1).clone(memory_format=torch.contiguous_format)
+    here = matrix @ before
+    result.addcmul_(here.view_as(x), terms[:, 1, None])
+    for k in range(2, terms.shape[1]):
+        # in place: a new tensor would push the others out of the cache
+        before, here = here, before.addmm_(matrix, here, beta=-1.0, alpha=2.0)
         result.addcmul_(here.view_as(x), terms[:, k, None])
     return result
 

@@ -5,6 +5,7 @@ Shapes: L nodes, H heads, C columns.
 
 from __future__ import annotations
 
+from copy import copy
 from typing import Any
 
 import torch
@@ -15,11 +16,10 @@ from vit_rpe.masks.base import check_columns, check_rows
 
 from .base import Folded, GraphMask, as_values
 from .chebyshev import Interval, coefficients, expand, spectral_interval
-from .csr import SparseMatrix
+from .csr import SparseMatrix, block_width, local_order
 from .edges import as_graph, coalesce
 
 KINDS = ("laplacian", "normalized", "adjacency")
-_COLUMNS = 32  # that are multiplied at a time, so that they stay in a CPU's cache
 
 
 class Diffusion(GraphMask):
@@ -54,11 +54,12 @@ class Diffusion(GraphMask):
     ):
         if kind not in KINDS:
             raise ValueError(f"kind must be one of {', '.join(KINDS)}, got {kind!r}")
-        if not 1e-16 <= tol < 1:
-            raise ValueError(f"tol must be at least 1e-16 and less than 1, got {tol}")
+        if not isinstance(tol, int | float) or not 1e-16 <= tol < 1:
+            raise ValueError(f"tol must be at least 1e-16 and less than 1, got {tol!r}")
         self.length = as_graph(edge_index, num_nodes, edge_weight)
         self.kind = kind
         self.tol = tol
+        self.roundoff = tol
         self.lam = as_values(lam, "lam")
         self.operator = _Operator(edge_index, edge_weight, self.length, kind)
 
@@ -68,53 +69,67 @@ class Diffusion(GraphMask):
 
     def matmul(self, x: Tensor) -> Tensor:
         check_columns(x, self.length)
-        return self._action(x, self.operator.root)
+        return self._action(x, self.operator.root, self.tol)
 
-    def _action(self, x: Tensor, root: Tensor | None) -> Tensor:
+    def prepared(self, dtype: torch.dtype) -> Mask:
+        """The same mask, whose `magnitude` is that of products in `dtype`."""
+        mask = copy(self)
+        mask.roundoff = torch.finfo(dtype).eps
+        return mask
+
+    def _action(self, x: Tensor, root: Tensor | None, tol: float) -> Tensor:
         """R exp(-lam S) R^-1 x, for S symmetric and R = diag(root)."""
         dtype = self.compute_dtype(x.dtype)
         folded = Folded(x.to(dtype), self.lead)
         columns, lam = folded.columns, folded.values(self.lam)
-        if root is not None:
-            columns = columns / root.to(dtype)[:, None]
         heads = columns.reshape(-1, *columns.shape[-2:]).movedim(0, 1)  # (L, H, C)
-        result = _Exponential.apply(heads, lam.reshape(-1), self.operator, self.tol)
-        result = result.movedim(1, 0).reshape(columns.shape)
-        if root is not None:
-            result = result * root.to(dtype)[:, None]
-        return folded.unfold(result).to(x.dtype)
+        result = _Exponential.apply(heads, lam.reshape(-1), self.operator, tol, root)
+        return folded.unfold(result.movedim(1, 0).reshape(columns.shape)).to(x.dtype)
 
     def dense(self) -> Tensor:
         generator = self.operator.dense().to(self.lam.dtype)
         return self._without_noise(torch.matrix_exp(-self.lam[..., None, None] * generator))
 
     def rows(self, start: int, stop: int) -> Tensor:
-        """By the action of the transpose on unit columns."""
+        """By the action of the transpose on unit columns, to all digits."""
         check_rows(start, stop, self.length)
         units = torch.zeros(self.length, stop - start, dtype=self.lam.dtype, device=self.lam.device)
         units[start:stop] = torch.eye(stop - start, dtype=units.dtype, device=units.device)
-        root = self.operator.root
-        return self._without_noise(self._action(units, None if root is None else 1 / root).mT)
+        inverse_root = None if self.operator.root is None else 1 / self.operator.root
+        tol = min(self.tol, torch.finfo(units.dtype).eps)
+        return self._without_noise(self._action(units, inverse_root, tol).mT)
 
     def _without_noise(self, matrix: Tensor) -> Tensor:
-        """For lam >= 0 no entry is negative; round-off may be, and its logarithm is NaN."""
-        return torch.where(self.lam[..., None, None] >= 0, matrix.clamp(min=0.0), matrix)
+        """Entries below the round-off of the norm are 0, and for lam >= 0 none is negative.
+
+        A faint row would be all noise, and the logarithm of a negative entry is NaN.
+        """
+        norm = self.operator.norm(self.lam.detach())[..., None, None]
+        noise = matrix.abs() <= torch.finfo(matrix.dtype).eps * norm
+        return matrix.masked_fill(noise | ((matrix < 0) & (self.lam[..., None, None] >= 0)), 0.0)
 
     def cost(self, columns: int) -> float:
         # lam may be learned and is not looked at: about so many products at the scale of lam = 1
         products = 15 + 3 * self.operator.interval.radius**0.5
-        return products * columns * (len(self.operator.matrix.row) + 4 * self.length)
+        return products * columns * (self.operator.matrix.num_entries + 4 * self.length)
 
     def magnitude(self) -> Mask:
-        """The norm of M in every place: the error does not know which row it falls into."""
-        norm = self.operator.norm(self.lam.detach())
+        """The norm of M in every place: the error does not know which row it falls into.
+
+        Where `tol` is above the round-off of the precision that it was prepared for, by so much
+        more.
+        """
+        norm = self.operator.norm(self.lam.detach()) * max(1.0, self.tol / self.roundoff)
         return Scaled(
             Ones(self.length, norm.device), left=norm[..., None].expand(*norm.shape, self.length)
         )
 
 
 class _Operator:
-    """T as it is, and the symmetric matrix S with T = R S R^-1, scaled to [-1, 1]."""
+    """T as it is, and the symmetric matrix S with T = R S R^-1, scaled to [-1, 1].
+
+    S has its nodes in another order: row i is node `order[i]`, node j is row `place[j]`.
+    """
 
     def __init__(self, edge_index: Tensor, edge_weight: Tensor | None, n: int, kind: str):
         key, weight = coalesce(edge_index, edge_weight, n)
@@ -132,7 +147,10 @@ class _Operator:
         diagonal = torch.zeros_like(degree) if kind == "adjacency" else degree / self.degree
         if kind == "laplacian":
             diagonal = degree
-        row, column = torch.cat([row, nodes]), torch.cat([column, nodes])
+        # neighbours get numbers that are close, so that what is gathered is in the cache
+        self.order = local_order(row, column, n)
+        self.place = torch.argsort(self.order)
+        row, column = (self.place[torch.cat([end, nodes])] for end in (row, column))
         self.matrix = SparseMatrix(row, column, (n, n))
         self.value = torch.cat([value, diagonal])[self.matrix.order]
         self.interval = self._interval()
@@ -165,20 +183,38 @@ class _Operator:
             self._scaled[dtype] = self.matrix.tensor(value.to(dtype))
         return self._scaled[dtype]
 
-    def times(self, x: Tensor) -> Tensor:
-        """S x for x (L, C)."""
-        return self.scaled(x.dtype) @ x * self.interval.radius + self.interval.centre * x
+    def times(self, x: Tensor, root: Tensor | None) -> Tensor:
+        """R S R^-1 x for x (L, C)."""
+        inside = x if root is None else x / root.to(x.dtype)[:, None]
+        product = (self.scaled(x.dtype) @ inside[self.order])[self.place]
+        product = product if root is None else product * root.to(x.dtype)[:, None]
+        return product * self.interval.radius + self.interval.centre * x
 
-    def apply(self, x: Tensor, lam: Tensor, tol: float) -> Tensor:
-        """exp(-lam S) x for x (L, H, C) and lam (H,), a slice of columns at a time."""
+    def apply(self, x: Tensor, lam: Tensor, tol: float, root: Tensor | None) -> Tensor:
+        """R exp(-lam S) R^-1 x for x (L, H, C) and lam (H,), a slice of columns at a time."""
         spread = 1.0
         if self.root is not None:  # what the two diagonals around S do to an error
             spread = float(self.root.max() / self.root.min())
         terms = coefficients(lam, self.interval, tol / spread)
-        terms = terms * self.norm(lam.double())[:, None]
+        norm = self.norm(lam.double())
+        if not (norm < torch.finfo(x.dtype).max).all():
+            raise ValueError(
+                f"exp(-lam T) overflows {x.dtype}: lam is {lam.tolist()}, and T has eigenvalues "
+                f"from about {self.interval.inner_low:.4g} to {self.interval.inner_high:.4g}"
+            )
+        terms = terms * norm[:, None]
         matrix = self.scaled(x.dtype)
-        step = max(1, _COLUMNS // x.shape[1])
-        return torch.cat([expand(matrix, part, terms) for part in x.split(step, -1)], -1)
+        step = max(1, block_width(len(x), x) // x.shape[1])
+        scale = None if root is None else root.to(x.dtype)[self.order, None, None]
+        result = torch.empty_like(x, memory_format=torch.contiguous_format)
+        for part, out in zip(x.split(step, -1), result.split(step, -1), strict=True):
+            part = part[self.order]
+            if scale is None:
+                part = expand(matrix, part, terms)
+            else:
+                part = expand(matrix, part.div_(scale), terms).mul_(scale)
+            out.copy_(part[self.place])
+        return result
 
     def dense(self) -> Tensor:
         """T, entry by entry from its definition."""
@@ -193,12 +229,17 @@ class _Operator:
 
 
 class _Exponential(torch.autograd.Function):
-    """exp(-lam S) x. S is symmetric: the gradient of x is the same action; d/dlam is -S y."""
+    """y = R exp(-lam S) R^-1 x for a symmetric S and R = diag(root).
+
+    The gradient of x is the transpose's action, R^-1 exp(-lam S) R; d/dlam is -R S R^-1 y.
+    """
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, lam: Tensor, operator: _Operator, tol: float) -> Tensor:
-        result = operator.apply(x, lam, tol)
-        ctx.operator, ctx.tol = operator, tol
+    def forward(
+        ctx: Any, x: Tensor, lam: Tensor, operator: _Operator, tol: float, root: Tensor | None
+    ) -> Tensor:
+        result = operator.apply(x, lam, tol, root)
+        ctx.operator, ctx.tol, ctx.root = operator, tol, root
         ctx.save_for_backward(lam, result if ctx.needs_input_grad[1] else None)
         return result
 
@@ -208,8 +249,9 @@ class _Exponential(torch.autograd.Function):
         lam, result = ctx.saved_tensors
         grad_x = grad_lam = None
         if ctx.needs_input_grad[0]:
-            grad_x = ctx.operator.apply(grad, lam, ctx.tol)
+            inverse_root = None if ctx.root is None else 1 / ctx.root
+            grad_x = ctx.operator.apply(grad, lam, ctx.tol, inverse_root)
         if ctx.needs_input_grad[1]:
-            slope = ctx.operator.times(result.flatten(1).contiguous()).view_as(result)
+            slope = ctx.operator.times(result.flatten(1), ctx.root).view_as(result)
             grad_lam = -(grad * slope).sum((0, 2)).to(lam.dtype)
-        return grad_x, grad_lam, None, None
+        return grad_x, grad_lam, None, None, None

@@ -28,7 +28,7 @@ def as_graph(
     _check_index(edge_index)
     if num_nodes is None:
         num_nodes = int(edge_index.max()) + 1 if edge_index.numel() else 0
-    num_nodes = as_length(num_nodes)
+    num_nodes = as_length(as_count(num_nodes, "num_nodes"))
     outside = (edge_index < 0) | (edge_index >= num_nodes)
     if outside.any():
         edge = int(outside.any(0).nonzero()[0])
@@ -53,7 +53,24 @@ def _check_index(edge_index: Tensor) -> None:
         )
 
 
+def as_count(value: int, name: str, least: int | None = None) -> int:
+    """A whole number, at least `least`, else a ValueError."""
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise ValueError(f"{name} must be a whole number, got {value!r}")
+    if least is not None and value < least:
+        raise ValueError(f"{name} must be at least {least}, got {value}")
+    return value
+
+
+def as_probability(value: float, name: str) -> float:
+    if not isinstance(value, int | float) or not 0 <= value <= 1:
+        raise ValueError(f"{name} must be a probability, from 0 to 1, got {value!r}")
+    return float(value)
+
+
 def _check_weight(edge_weight: Tensor, edges: int, nonnegative: bool) -> None:
+    if not isinstance(edge_weight, Tensor):
+        raise ValueError(f"edge_weight must be a tensor, got {type(edge_weight).__name__}")
     if tuple(edge_weight.shape) != (edges,) or not edge_weight.is_floating_point():
         raise ValueError(
             f"{edges} edges need a real edge_weight of shape ({edges},), "

@@ -5,15 +5,19 @@ Shapes: L nodes, T steps of a walk, C columns; leading dims of the values are he
 
 from __future__ import annotations
 
+from copy import copy
+
 import torch
 from torch import Tensor
 
 from vit_rpe.masks import Dense, LowRank, Mask, Scaled
 from vit_rpe.masks.base import check_columns, check_rows
 
-from .base import Folded, GraphMask, as_values
-from .edges import as_graph, coalesce
-from .walks import Visits, Walks, dense_features
+from .base import GraphMask, as_values
+from .csr import block_width
+from .edges import as_count, as_graph, as_probability, coalesce
+from .visits import Features, Visits, dense_features, feature_product
+from .walks import Walks
 
 
 class Hypercube(GraphMask):
@@ -27,9 +31,7 @@ class Hypercube(GraphMask):
     tensor_names = ("lam",)
 
     def __init__(self, dim: int, lam: float | Tensor = 1.0):
-        if not isinstance(dim, int) or dim < 0:
-            raise ValueError(f"a hypercube has dim = 0 or more dimensions, got {dim}")
-        self.dim = dim
+        self.dim = as_count(dim, "dim", least=0)
         self.length = 2**dim
         self.lam = as_values(lam, "lam")
         self.absolute = False
@@ -46,12 +48,16 @@ class Hypercube(GraphMask):
     def matmul(self, x: Tensor) -> Tensor:
         check_columns(x, self.length)
         dtype = self.compute_dtype(x.dtype)
-        same, other = (f.to(dtype)[..., None, None, None, None] for f in self._factors())
-        result = x.to(dtype)
-        for bit in range(self.dim):
-            pairs = result.unflatten(-2, (-1, 2, 1 << bit))
-            result = (same * pairs + other * pairs.flip(-3)).flatten(-4, -2)
+        width = block_width(self.length, x)
+        result = torch.cat([self._bits(part.to(dtype)) for part in x.split(width, -1)], -1)
         return result.expand(torch.broadcast_shapes(result.shape, (*self.lead, 1, 1))).to(x.dtype)
+
+    def _bits(self, x: Tensor) -> Tensor:
+        same, other = (f.to(x.dtype)[..., None, None, None, None] for f in self._factors())
+        for bit in range(self.dim):
+            pairs = x.unflatten(-2, (-1, 2, 1 << bit))
+            x = (same * pairs + other * pairs.flip(-3)).flatten(-4, -2)
+        return x
 
     def dense(self) -> Tensor:
         return self.rows(0, self.length)
@@ -81,17 +87,20 @@ class WalkKernel(GraphMask):
 
     over the walks from i and the steps t at which they are at j. `lam` (...) is learnable; alpha =
     1 makes it a cosine. The features are sparse: O(visits) a column, in two sparse products.
+    `walks` may also be given as the `Visits` that they made, for instance those of a batch of
+    graphs.
     """
 
     tensor_names = ("lam",)
 
-    def __init__(self, walks: Walks, lam: float | Tensor = 1.0, alpha: float = 1.0):
-        _check_walks(walks, "walks")
-        if alpha < 0:
-            raise ValueError(f"alpha must not be negative, got {alpha}")
-        self.walks = walks
-        self.length = walks.num_nodes
-        self.visits = Visits(walks)
+    def __init__(self, walks: Walks | Visits, lam: float | Tensor = 1.0, alpha: float = 1.0):
+        if not isinstance(walks, Visits):
+            _check_walks(walks, "walks")
+        if not isinstance(alpha, int | float) or not alpha >= 0:
+            raise ValueError(f"alpha must be a number and not negative, got {alpha!r}")
+        self.walks = walks if isinstance(walks, Walks) else None
+        self.visits = walks if isinstance(walks, Visits) else Visits.of(walks)
+        self.length = self.visits.pattern.shape[0]
         self.lam = as_values(lam, "lam")
         self.alpha = alpha
 
@@ -99,42 +108,64 @@ class WalkKernel(GraphMask):
     def lead(self) -> torch.Size:
         return self.lam.shape
 
-    def _coefficients(self) -> Tensor:
-        return self.lam[..., None] ** torch.arange(self.walks.steps + 1, device=self.lam.device)
+    def _coefficients(self, dtype: torch.dtype | None = None) -> Tensor:
+        steps = torch.arange(self.visits.steps + 1, device=self.lam.device)
+        return (self.lam[..., None] ** steps).to(dtype or self.lam.dtype)
 
-    def _values(self) -> Tensor:
-        """Those of Psi, (..., E)."""
-        values = self.visits.values(self._coefficients())
-        return values * self._scale(values)[..., self.visits.pattern.row]
+    def _features(self, dtype: torch.dtype | None = None) -> Features:
+        if self._prepared is not None and self._prepared.values.dtype == dtype:
+            return self._prepared
+        features = Features(self.visits, self._coefficients(dtype))
+        if self.alpha:
+            features.scale = self._scale(features.values)
+        return features
 
     def _scale(self, values: Tensor) -> Tensor:
         """1 / |psi[i]|^alpha, (..., L)."""
-        squares = values.new_zeros(*values.shape[:-1], self.length)
-        squares = squares.index_add(-1, self.visits.pattern.row, values.square())
-        return squares ** (-self.alpha / 2)
+        ones = torch.ones(self.length, 1, dtype=values.dtype, device=values.device)
+        squares = self.visits.pattern.product(values.square(), ones)
+        return squares.squeeze(-1) ** (-self.alpha / 2)
+
+    def prepared(self, dtype: torch.dtype) -> Mask:
+        """With its features at hand."""
+        mask = copy(self)
+        mask._prepared = self._features(self.compute_dtype(dtype))
+        return mask
 
     def matmul(self, x: Tensor) -> Tensor:
         check_columns(x, self.length)
-        features = self.visits, self._values()
-        return _feature_product(features, features, x)
+        features = self._features(self.compute_dtype(x.dtype))
+        return feature_product(features, features, x)
 
     def dense(self) -> Tensor:
-        psi = dense_features(self.walks, self._coefficients())
+        if self.walks is None:
+            psi = self.visits.rows(self.visits.values(self._coefficients()), 0, self.length)
+        else:
+            psi = dense_features(self.walks, self._coefficients())
         psi = psi / torch.linalg.vector_norm(psi, dim=-1, keepdim=True) ** self.alpha
         return psi @ psi.mT
 
     def rows(self, start: int, stop: int) -> Tensor:
         check_rows(start, stop, self.length)
-        values = self._values()
-        return self.visits.read(values, self.visits.rows(values, start, stop).mT).mT
+        features = self._features()
+        return features.read(features.rows(start, stop).mT).mT
+
+    def read(self, x: Tensor) -> Tensor:
+        """Psi x, the features of the nodes times a matrix: (L, C) -> (..., L, C)."""
+        check_columns(x, self.length)
+        return self._features(self.compute_dtype(x.dtype)).read(x)
+
+    def at(self, row: Tensor, column: Tensor) -> Tensor:
+        """The entries M[row, column], (..., P) for P pairs of nodes. O(P visits of a node)."""
+        return self._features().dots(row, column)
 
     def low_rank(self) -> LowRank:
         """The same mask, its features as constant sparse factors; for one lam."""
-        psi = self.visits.pattern.tensor(self._values().detach())
+        psi = self.visits.pattern.tensor(self._features().scaled_values().detach())
         return LowRank(psi, psi)
 
     def cost(self, columns: int) -> float:
-        return 4.0 * columns * len(self.visits.pattern.row)
+        return 4.0 * columns * self.visits.pattern.num_entries
 
     def magnitude(self) -> Mask:
         """The kernel of |lam| under the norms of lam."""
@@ -169,7 +200,7 @@ class SeriesKernel(GraphMask):
             raise ValueError("others must be drawn with another seed than walks, got the same")
         self.walks, self.others = walks, others
         self.length = walks.num_nodes
-        self.left, self.right = Visits(walks, unbiased=True), Visits(others, unbiased=True)
+        self.left, self.right = (Visits.of(w, unbiased=True) for w in (walks, others))
         self.coefficients = as_values(coefficients, "coefficients")
         self.check_shapes()
 
@@ -185,13 +216,21 @@ class SeriesKernel(GraphMask):
     def lead(self) -> torch.Size:
         return self.coefficients.shape[:-1]
 
-    def _factors(self) -> tuple[tuple[Visits, Tensor], tuple[Visits, Tensor]]:
-        left, right = (visits.values(self.coefficients) for visits in (self.left, self.right))
-        return (self.left, left), (self.right, right)
+    def _features(self, dtype: torch.dtype | None = None) -> tuple[Features, Features]:
+        if self._prepared is not None and self._prepared[0].values.dtype == dtype:
+            return self._prepared
+        coefficients = self.coefficients.to(dtype or self.coefficients.dtype)
+        return Features(self.left, coefficients), Features(self.right, coefficients)
+
+    def prepared(self, dtype: torch.dtype) -> Mask:
+        """With its features at hand."""
+        mask = copy(self)
+        mask._prepared = self._features(self.compute_dtype(dtype))
+        return mask
 
     def matmul(self, x: Tensor) -> Tensor:
         check_columns(x, self.length)
-        return _feature_product(*self._factors(), x)
+        return feature_product(*self._features(self.compute_dtype(x.dtype)), x)
 
     def dense(self) -> Tensor:
         left, right = (
@@ -202,11 +241,11 @@ class SeriesKernel(GraphMask):
 
     def rows(self, start: int, stop: int) -> Tensor:
         check_rows(start, stop, self.length)
-        (left, values), (right, others) = self._factors()
-        return right.read(others, left.rows(values, start, stop).mT).mT
+        left, right = self._features()
+        return right.read(left.rows(start, stop).mT).mT
 
     def cost(self, columns: int) -> float:
-        return 2.0 * columns * (len(self.left.pattern.row) + len(self.right.pattern.row))
+        return 2.0 * columns * (self.left.pattern.num_entries + self.right.pattern.num_entries)
 
     def magnitude(self) -> Mask:
         return self.with_values(coefficients=self.coefficients.detach().abs())
@@ -217,24 +256,13 @@ def _check_walks(walks: object, name: str) -> None:
         raise ValueError(f"{name} must be what random_walks returns, got {type(walks).__name__}")
 
 
-def _feature_product(
-    left: tuple[Visits, Tensor], right: tuple[Visits, Tensor], x: Tensor
-) -> Tensor:
-    """Phi Psi^T x for features given by their visits and values."""
-    (reads, left_values), (writes, right_values) = left, right
-    dtype = torch.promote_types(x.dtype, torch.float32)
-    folded = Folded(x.to(dtype), left_values.shape[:-1])
-    values, others = (folded.values(v.to(dtype), own_dims=1) for v in (left_values, right_values))
-    result = reads.read(values, writes.write(others, folded.columns))
-    return folded.unfold(result).to(x.dtype)
-
-
 def series_root(series: Tensor) -> Tensor:
     """Coefficients (..., T + 1) of f with f^2 = sum_k series[k] A^k up to the power T.
 
     The powers beyond T that f^2 also has are smaller than the series' own tail if that decays
     fast. The first coefficient of the series must be positive. Differentiable.
     """
+    series = as_values(series, "series")
     if series.ndim < 1 or not (series[..., 0] > 0).all():
         raise ValueError(
             "series must have shape (..., T + 1) and begin with a positive coefficient, "
@@ -263,6 +291,9 @@ def expected_walk_kernel(
     infinity with `length=None`, where lam (1 - stop) must be less than 1.
     """
     num_nodes = as_graph(edge_index, num_nodes, edge_weight, undirected=False)
+    as_probability(stop, "stop")
+    if length is not None:
+        as_count(length, "length", least=0)
     key, weight = coalesce(edge_index, edge_weight, num_nodes)
     step = weight.new_zeros(num_nodes**2).index_put((key,), weight).reshape(num_nodes, num_nodes)
     total = step.sum(1, keepdim=True)

@@ -61,6 +61,8 @@ def shortest_path_mask(
                 f"got {tuple(f.shape)}"
             )
         weights = f[..., distance.long()]
+    elif not callable(f):
+        raise ValueError(f"f must be a function or a real tensor, got {type(f).__name__}")
     else:
         weights = f(distance)
         if weights.shape[-2:] != distance.shape:

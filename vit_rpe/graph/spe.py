@@ -11,6 +11,9 @@ from torch import Tensor
 from vit_rpe.features import PositiveRandomFeatures
 from vit_rpe.masks import LowRank
 
+from .base import as_values
+from .edges import as_count
+
 
 def sine_factors(
     length: int, frequencies: Tensor, phases: Tensor, gains: Tensor
@@ -21,6 +24,7 @@ def sine_factors(
 
     All three are (..., K); a phase makes left and right differ.
     """
+    as_count(length, "length", least=1)
     if not frequencies.shape[-1:] == phases.shape[-1:] == gains.shape[-1:]:
         raise ValueError(
             "frequencies, phases and gains must have one shape (..., sines), got "
@@ -41,8 +45,7 @@ def stochastic_factors(
 
     Both are multiplied by one Gaussian matrix, so that E[q Z Z^T k^T] = q k^T.
     """
-    if realisations < 1:
-        raise ValueError(f"realisations must be at least 1, got {realisations}")
+    as_count(realisations, "realisations", least=1)
     generator = torch.Generator(q.device).manual_seed(seed)
     noise = torch.randn(
         q.shape[-1], realisations, generator=generator, dtype=q.dtype, device=q.device
@@ -57,6 +60,7 @@ def low_rank_logits(u: Tensor, v: Tensor, num_features: int, seed: int = 0) -> L
     u and v are (..., L, r). By positive random features of the softmax kernel: unbiased, with an
     error that falls as 1 / sqrt(num_features), and never negative.
     """
+    u, v = as_values(u, "u"), as_values(v, "v")
     if u.ndim < 2 or v.ndim < 2 or u.shape[-2:] != v.shape[-2:]:
         raise ValueError(
             f"u and v must have one shape (..., L, r), got {tuple(u.shape)} and {tuple(v.shape)}"

@@ -51,8 +51,16 @@ class TreeExponential(GraphMask):
         self.edge_weight = edge_weights(edge_index, edge_weight)
         self.a = as_values(a, "a")
         self.b = as_values(b, "b")
+        self.check_shapes()
 
     def check_shapes(self) -> None:
+        try:
+            torch.broadcast_shapes(self.a.shape, self.b.shape)
+        except RuntimeError as error:
+            raise ValueError(
+                "a and b must have shapes that fit together, one value for each head, "
+                f"got {tuple(self.a.shape)} and {tuple(self.b.shape)}"
+            ) from error
         if tuple(self.edge_weight.shape) != (self.num_edges,):
             raise ValueError(
                 f"{self.num_edges} edges need edge_weight of shape ({self.num_edges},), "

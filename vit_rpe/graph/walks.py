@@ -8,13 +8,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .csr import SparseMatrix
-from .edges import as_graph, edge_weights, row_starts
+from .edges import as_count, as_graph, as_probability, edge_weights, row_starts
 
 
 @dataclass(frozen=True)
 class Walks:
-    """W walks from each of L nodes: `nodes` (L, W, T + 1), -1 after a walk has ended.
+    """W walks from each of L nodes: `nodes` (L, W, T + 1), int32, -1 after a walk has ended.
 
     `factor` (L,) is what an edge weighs over how likely it is taken from a node; it is the same for
     all edges that leave the node.
@@ -22,6 +21,10 @@ class Walks:
 
     nodes: Tensor
     factor: Tensor
+
+    def __getitem__(self, rows: slice) -> Walks:
+        """The walks from some of the nodes."""
+        return Walks(self.nodes[rows], self.factor)
 
     @property
     def num_nodes(self) -> int:
@@ -61,12 +64,14 @@ def random_walks(
     """
     num_nodes = as_graph(edge_index, num_nodes, edge_weight, undirected=False)
     _check(num_walks, length, stop)
+    as_count(seed, "seed")
     device = edge_index.device
     generator = torch.Generator(device).manual_seed(seed)
     roads = _Roads(edge_index, edge_weights(edge_index, edge_weight), num_nodes)
 
+    small = torch.int32 if num_nodes < 2**31 - 1 else torch.int64
     here = torch.arange(num_nodes, device=device).repeat_interleave(num_walks)
-    visited = [here]
+    visited = [here.to(small)]
     while length is None or len(visited) <= length:
         if stop > 0:
             stops = torch.rand(len(here), generator=generator, device=device) < stop
@@ -75,7 +80,7 @@ def random_walks(
         here = roads.next(here, draw)
         if length is None and (here == num_nodes).all():
             break
-        visited.append(here)
+        visited.append(here.to(small))
     nodes = torch.stack(visited, -1).reshape(num_nodes, num_walks, len(visited))
     if stop > 0 or roads.dead_ends:
         nodes.masked_fill_(nodes == num_nodes, -1)
@@ -83,14 +88,12 @@ def random_walks(
 
 
 def _check(num_walks: int, length: int | None, stop: float) -> None:
-    if num_walks < 1:
-        raise ValueError(f"num_walks must be at least 1, got {num_walks}")
-    if not 0 <= stop <= 1:
-        raise ValueError(f"stop must be a probability, from 0 to 1, got {stop}")
-    if length is None and stop == 0:
+    as_count(num_walks, "num_walks", least=1)
+    as_probability(stop, "stop")
+    if length is not None:
+        as_count(length, "length", least=0)
+    elif stop == 0:
         raise ValueError("length=None needs a stop above 0, or walks would never end")
-    if length is not None and length < 0:
-        raise ValueError(f"length must be 0 or more edges, got {length}")
 
 
 class _Roads:
@@ -129,56 +132,3 @@ class _Roads:
         place = torch.searchsorted(self.reached, wanted, right=True)
         last = first + self.count.index_select(0, here) - 1  # round-off may lead past it
         return self.target.index_select(0, torch.minimum(torch.maximum(place, first), last))
-
-
-class Visits:
-    """Where walks have been, as one sparse pattern with a value for every step.
-
-    `entries` (E, T + 1): how many of the W walks from node i were at node j at step t; with
-    `unbiased`, visits count with their importance, and step t over W is Adj^t on average. The
-    features Psi = sum_t coefficients[t] step_t / W have values (..., E), linear in the coefficients
-    (..., T + 1).
-    """
-
-    def __init__(self, walks: Walks, unbiased: bool = False):
-        n, w, steps = walks.nodes.shape
-        node = walks.nodes.flatten()
-        seen = (node >= 0).nonzero().squeeze(-1)
-        pairs, place = torch.unique(seen // (w * steps) * n + node[seen], return_inverse=True)
-        # counts are exact in float32
-        share = walks.importance().flatten()[seen] if unbiased else torch.ones(len(seen))
-        entries = torch.zeros(len(pairs) * steps, dtype=share.dtype, device=node.device)
-        entries.index_add_(0, place * steps + seen % steps, share.to(node.device))
-        self.pattern = SparseMatrix(pairs // n, pairs % n, (n, n))
-        self.entries = entries.reshape(-1, steps)
-        self.num_walks = w
-
-    def values(self, coefficients: Tensor) -> Tensor:
-        return coefficients / self.num_walks @ self.entries.to(coefficients.dtype).mT
-
-    def read(self, values: Tensor, x: Tensor) -> Tensor:
-        """Psi x."""
-        return self.pattern.product(values, x)
-
-    def write(self, values: Tensor, x: Tensor) -> Tensor:
-        """Psi^T x."""
-        return self.pattern.mT.product(values[..., self.pattern.mT.order], x)
-
-    def rows(self, values: Tensor, start: int, stop: int) -> Tensor:
-        """Rows of Psi, dense: (..., stop - start, L)."""
-        n = self.pattern.shape[1]
-        inside = slice(*self.pattern.starts[[start, stop]].tolist())
-        place = (self.pattern.row[inside] - start) * n + self.pattern.column[inside]
-        slab = values.new_zeros(*values.shape[:-1], (stop - start) * n)
-        return slab.index_add(-1, place, values[..., inside]).unflatten(-1, (stop - start, n))
-
-
-def dense_features(walks: Walks, coefficients: Tensor, unbiased: bool = False) -> Tensor:
-    """Psi, (..., L, L), visit by visit: the average over walks of coefficients[t] at step t."""
-    n, w, _ = walks.nodes.shape
-    share = coefficients[..., None, None, :] / w
-    if unbiased:
-        share = share * walks.importance().to(share.dtype)
-    share = share.expand(*share.shape[:-3], *walks.nodes.shape)
-    there = F.one_hot(walks.nodes + 1, n + 1)[..., 1:].to(share.dtype)
-    return torch.einsum("...lwt,lwtn->...ln", share, there)

@@ -152,6 +152,9 @@ class Sum(Mask):
     def magnitude(self) -> Mask:
         return Sum([mask.magnitude() for mask in self.masks])
 
+    def prepared(self, dtype: torch.dtype) -> Mask:
+        return Sum([mask.prepared(dtype) for mask in self.masks])
+
     def compute_dtype(self, dtype: torch.dtype) -> torch.dtype:
         return _widest([mask.compute_dtype(dtype) for mask in self.masks])
 

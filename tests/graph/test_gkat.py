@@ -1,0 +1,221 @@
+"""GKATConv is its definition, whatever the kernel; it knows graphs, batches and nothing else."""
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from tests.graph.graphs import EMPTY, GRAPH_ZOO, random_graph, random_tree
+from vit_rpe.features import PositiveRandomFeatures
+from vit_rpe.graph import (
+    Diffusion,
+    DynamicWalks,
+    GKATConv,
+    RandomWalkMask,
+    WalkKernel,
+    graphots,
+    random_walks,
+)
+from vit_rpe.graph.layer import FEATURE_MAPS
+
+DETERMINISTIC = [name for name in FEATURE_MAPS if name != "softmax"]
+WALKS = RandomWalkMask(num_walks=8, length=3)
+
+
+def pair(feature_map: str, **options) -> tuple[GKATConv, GKATConv]:
+    """A layer and GKAT-0 with the same parameters."""
+    torch.manual_seed(0)
+    make = {"feature_map": feature_map, "mask": WALKS, **options}
+    linear, explicit = GKATConv(5, 4, 3, **make), GKATConv(5, 4, 3, explicit=True, **make)
+    explicit.load_state_dict(linear.state_dict())
+    return linear, explicit
+
+
+@pytest.mark.parametrize("feature_map", DETERMINISTIC)
+@pytest.mark.parametrize("concat", [True, False])
+def test_equals_gkat_0(feature_map, concat):
+    edges, x = random_graph(20, 40), torch.randn(22, 5, requires_grad=True)
+    linear, explicit = pair(feature_map, concat=concat)
+    out, expected = linear(x, edges), explicit(x, edges)
+    assert out.shape == (22, 12 if concat else 4)
+    assert_close(out, expected, rtol=1e-5, atol=1e-5)
+    g = torch.randn_like(out)
+    grads, wanted = (torch.autograd.grad(o, [x, *layer.parameters()], g)
+                     for o, layer in ((out, linear), (expected, explicit)))  # fmt: skip
+    assert_close(grads, wanted, rtol=1e-4, atol=1e-5)
+    assert all(grad.abs().max() > 1e-4 for grad in grads)
+
+
+def test_random_features_approach_gkat_0():
+    """The error falls as 1 / sqrt(features)."""
+    edges, x = random_graph(20, 40), torch.randn(20, 5) / 2
+    _, explicit = pair("softmax")
+    expected = explicit(x, edges).detach()
+    parameters = dict(explicit.named_parameters())
+    errors = []
+    for features in (16, 128, 1024):
+        linear, _ = pair("softmax", num_features=features)
+        linear.load_state_dict(parameters, strict=False)
+        draws = []
+        for seed in range(20):
+            assert isinstance(linear.features, PositiveRandomFeatures)
+            linear.features.redraw(torch.Generator().manual_seed(seed))
+            draws.append((linear(x, edges).detach() - expected).square().mean())
+        errors.append(float(torch.stack(draws).mean().sqrt() / expected.std()))
+    assert all(b < a / 2 for a, b in zip(errors, errors[1:], strict=False)), errors
+    assert errors[-1] < 0.06
+
+
+def test_additive_is_near_gats_weights():
+    """exp(z) + exp(slope z) lies between exp(LeakyReLU(z)) and twice it."""
+    conv = GKATConv(5, 4, 3, feature_map="additive")
+    q, k, _ = conv.queries_keys_values(torch.randn(9, 5))
+    gat = torch.nn.functional.leaky_relu(q + k.mT, 0.2).exp()
+    ratio = conv.kernel(q, k) / gat  # each query has a factor of its own
+    spread = ratio.amax(-1) / ratio.amin(-1)
+    assert (spread <= 2.0 + 1e-5).all() and (spread > 1.2).any()
+
+
+@pytest.mark.parametrize("name", ["tree_exponential_one_head", "diffusion_no_edges", "hypercube",
+                                  "shortest_paths", "series_kernel", "walk_kernel"])  # fmt: skip
+def test_any_mask(name):
+    mask = GRAPH_ZOO[name]()
+    x = torch.randn(mask.length, 5, dtype=torch.float64)
+    linear, explicit = (layer.double() for layer in pair("elu"))
+    assert_close(linear(x, mask=mask), explicit(x, mask=mask))
+
+
+def test_a_learned_mask_gets_gradients():
+    edges, lam = random_graph(12, 20), torch.tensor([0.3, 0.6, 0.9], requires_grad=True)
+    mask = Diffusion(edges, lam, num_nodes=12)
+    GKATConv(5, 4, 3)(torch.randn(12, 5), mask=mask).square().sum().backward()
+    assert torch.isfinite(lam.grad).all() and (lam.grad != 0).all()
+
+
+@pytest.mark.parametrize("feature_map", FEATURE_MAPS)
+def test_a_permutation_of_nodes_permutes_the_output(feature_map):
+    n = 15
+    edges, x = random_graph(n, 30), torch.randn(n, 5)
+    conv, _ = pair(feature_map)
+    walks = random_walks(edges, 10, 3, n)
+    names = torch.randperm(n)  # node i is called names[i]
+    back = torch.argsort(names)
+    moved = type(walks)(names[walks.nodes[back].long()].int(), walks.factor[back])
+    out = conv(x, mask=WalkKernel(walks))
+    assert_close(conv(x[back], mask=WalkKernel(moved)), out[back], rtol=1e-4, atol=1e-5)
+
+
+def test_isolated_nodes_and_empty_graphs_stay_finite():
+    for feature_map in FEATURE_MAPS:
+        conv, explicit = pair(feature_map)
+        for layer in (conv, explicit):
+            x = torch.randn(6, 5, requires_grad=True)
+            out = layer(x, torch.tensor([[0, 1], [1, 0]]))
+            out.sum().backward()
+            assert torch.isfinite(out).all() and torch.isfinite(x.grad).all()
+            assert layer(torch.empty(0, 5), EMPTY).shape == (0, 12)
+            assert torch.isfinite(layer(torch.randn(3, 5), EMPTY)).all()
+
+
+def test_an_isolated_node_sees_itself_alone():
+    conv, _ = pair("elu")
+    x = torch.randn(4, 5)
+    out = conv(x, torch.tensor([[0, 1], [1, 0]]))
+    assert_close(out[3], conv.value(x[3]))
+
+
+def test_cached_masks_are_made_once():
+    made = []
+
+    def make(edge_index, n, weight):
+        made.append(n)
+        return WALKS(edge_index, n, weight)
+
+    conv = GKATConv(5, 4, mask=make, cached=True)
+    edges, x = random_tree(8), torch.randn(8, 5)
+    assert_close(conv(x, edges), conv(x, edges))
+    assert made == [8]
+    with pytest.raises(ValueError, match="x has 7 nodes, but its mask has 8"):
+        conv(x[:7], edges)
+    conv.reset_parameters()
+    assert conv(x[:7], EMPTY).shape == (7, 4) and made == [8, 7]
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: GKATConv(5, 0), "out_channels must be at least 1, got 0"),
+        (lambda: GKATConv(5, 4, heads=2.0), "heads must be a whole number, got 2.0"),
+        (lambda: GKATConv(5, 4, feature_map="rbf"), "one of softmax, relu, .* got 'rbf'"),
+        (lambda: GKATConv(5, 4, dropout=0.5), "needs explicit=True, got dropout=0.5"),
+        (lambda: GKATConv(5, 4)(torch.ones(3, 4), EMPTY), r"shape \(nodes, 5\), got \(3, 4\)"),
+        (lambda: GKATConv(5, 4)(torch.ones(3, 5)), "needs edge_index, or a mask"),
+        (
+            lambda: GKATConv(5, 4)(torch.ones(3, 5), torch.tensor([[0], [3]])),
+            r"edge 0 joins \[0, 3\], but nodes go from 0 to 2",
+        ),
+    ],
+)
+def test_bad_input_is_named(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+# --- dynamic walks -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("alpha", [0.0, 1.0])
+def test_entries_of_the_kernel_at_pairs(alpha):
+    lam = torch.tensor([0.4, 0.9], dtype=torch.float64)
+    mask = WalkKernel(random_walks(random_graph(12, 20), 6, 3, 13), lam, alpha)
+    i, j = torch.randint(13, (2, 40))
+    assert_close(mask.at(i, j), mask.dense()[:, i, j])
+    assert mask.at(i[:0], j[:0]).shape == (2, 0)
+
+
+@pytest.mark.parametrize("feature_map", ["relu", "elu", "softmax", "additive"])
+def test_attention_at_the_edges_is_that_of_the_matrix(feature_map):
+    edges, x = random_graph(12, 20), torch.randn(13, 5)
+    conv, _ = pair(feature_map)
+    mask = WALKS(edges, 13)
+    phi_q, phi_k = conv.features(*conv.queries_keys_values(x)[:2])
+    matrix = (phi_q @ phi_k.mT) * mask.dense().float()
+    assert_close(conv.edge_attention(x, edges, mask), matrix[:, edges[0], edges[1]])
+
+
+def test_dynamic_walks_follow_the_attention():
+    """From the hub of a star, the leaf that is attended to most is visited most."""
+    star = torch.tensor([[0, 0, 0, 1, 2, 3], [1, 2, 3, 0, 0, 0]])
+    conv = GKATConv(2, 2, feature_map="relu", bias=False)
+    with torch.no_grad():
+        for linear in (conv.query, conv.key):
+            linear.weight.copy_(torch.eye(2))
+    x = torch.tensor([[1.0, 0.0], [4.0, 1.0], [1.0, 1.0], [0.0, 1.0]])
+    walks = DynamicWalks(star, 4, walks=RandomWalkMask(num_walks=4000, length=1))
+    before = walks.mask
+    expected = conv.edge_attention(x, star, before)[0, :3]
+    after = walks.redraw(conv, x)
+    assert after is walks.mask and after is not before
+    counts = after.walks.nodes[0, :, 1].bincount(minlength=4)[1:] / 4000
+    assert_close(counts, expected / expected.sum(), rtol=0, atol=0.03)
+    assert counts[2] == 0
+    again = walks.redraw(conv, torch.zeros(4, 2))  # nothing is attended to: all edges alike
+    counts = again.walks.nodes[0, :, 1].bincount(minlength=4)[1:] / 4000
+    assert_close(counts, torch.full((3,), 1 / 3), rtol=0, atol=0.03)
+
+
+# --- sketches ----------------------------------------------------------------------------------
+
+
+def test_graphots_are_a_kernel_of_features_and_topology():
+    edges, x = random_graph(15, 25), torch.rand(16, 3)
+    mask = RandomWalkMask(num_walks=10)(edges, 16)
+    phi = torch.nn.functional.elu(x) + 1
+    exact = mask.dense().float() * (phi @ phi.mT)
+    errors = [float((g @ g.mT - exact).square().mean().sqrt())
+              for g in (graphots(x, mask, dim) for dim in (64, 4096))]  # fmt: skip
+    assert errors[1] < errors[0] / 4 and errors[1] < 0.05 * exact.abs().max()
+    assert graphots(x, mask, 8, seed=1).equal(graphots(x, mask, 8, seed=1))
+    with pytest.raises(ValueError, match=r"a mask of 16 nodes needs x of shape \(16, channels\)"):
+        graphots(x[:3], mask, 8)
+    with pytest.raises(ValueError, match="dim must be at least 1"):
+        graphots(x, mask, 0)

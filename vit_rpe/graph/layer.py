@@ -1,0 +1,245 @@
+"""GKAT's layer: masked linear attention between the nodes of a graph (paper, Sec. 4.2).
+
+Shapes: L nodes, E edges, H heads, D channels of a head, M features.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from vit_rpe.attention import masked_linear_attention
+from vit_rpe.attention.reference import safe_denominator
+from vit_rpe.features import (
+    ELUFeatures,
+    FeatureMap,
+    PositiveRandomFeatures,
+    ReLUFeatures,
+    SquareFeatures,
+)
+from vit_rpe.masks import Mask
+
+from .additive import AdditiveFeatures
+from .edges import as_count, as_graph
+from .kernels import WalkKernel
+from .walks import random_walks
+
+MaskMaker = Callable[[Tensor, int, Tensor | None], Mask]
+"""From edge_index, the number of nodes and edge_weight to a mask."""
+
+FEATURE_MAPS = ("softmax", "relu", "elu", "square", "additive")
+_BLOCK = 17  # columns of Algorithm 1 that are multiplied at a time, at least
+_LIVE = 28  # numbers for each of them, as the product path counts
+
+
+@dataclass(frozen=True)
+class RandomWalkMask:
+    """Makes the paper's mask, RWGNK: `RandomWalkMask(...)(edge_index, num_nodes, edge_weight)`."""
+
+    num_walks: int = 50
+    length: int = 3
+    lam: float = 1.0
+    alpha: float = 1.0
+    seed: int = 0
+
+    def __call__(
+        self, edge_index: Tensor, num_nodes: int, edge_weight: Tensor | None = None
+    ) -> WalkKernel:
+        walks = random_walks(
+            edge_index, self.num_walks, self.length, num_nodes,
+            edge_weight=edge_weight, seed=self.seed,
+        )  # fmt: skip
+        return WalkKernel(walks, self.lam, self.alpha)
+
+
+class GKATConv(nn.Module):
+    """Attention of every node to all nodes of its graph, weighed by a mask made from the graph.
+
+        out_i = sum_j M[i, j] K(q_i, k_j) v_j  /  sum_j M[i, j] K(q_i, k_j)
+
+    for each head, with q, k, v linear in x, and K one of
+
+    | `feature_map` | K(q, k) | features M |
+    |---|---|---|
+    | `softmax` | exp(q . k / sqrt D), by positive random features | `num_features` |
+    | `relu`, `elu`, `square` | phi(q) . phi(k), channel by channel | D |
+    | `additive` | exp(z) + exp(slope z), z = a . q + b . k: as in GAT | 2 |
+    | a `FeatureMap` | its own | its own |
+
+    The L x L matrix is never formed: O(visits M D) for random walks, Algorithm 1 of the paper.
+    `explicit=True` is GKAT-0, which forms it, with the exact softmax kernel.
+
+    Args:
+        in_channels, out_channels, heads, concat, bias: as in PyG's `GATConv`; `out_channels` is D.
+        mask: makes a mask from a graph, by default RWGNK. One that is given to `forward` is used
+            instead; a batch of graphs is one graph of several components.
+        cached: keep the mask of the first graph, for training on one graph.
+        dropout: of attention weights; only for `explicit=True`, there are none otherwise.
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        heads: int = 1,
+        concat: bool = True,
+        *,
+        feature_map: str | FeatureMap = "softmax",
+        num_features: int = 16,
+        mask: MaskMaker | None = None,
+        explicit: bool = False,
+        cached: bool = False,
+        dropout: float = 0.0,
+        bias: bool = True,
+        path: Literal["auto", "explicit", "product"] = "product",
+    ):
+        super().__init__()
+        for name, value in (("in_channels", in_channels), ("out_channels", out_channels)):
+            as_count(value, name, least=1)
+        as_count(heads, "heads", least=1)
+        if dropout and not explicit:
+            raise ValueError(
+                f"dropout of attention weights needs explicit=True, got dropout={dropout}: linear "
+                "attention has no weights to drop; drop features of x instead"
+            )
+        self.in_channels, self.out_channels = in_channels, out_channels
+        self.heads, self.concat, self.explicit = heads, concat, explicit
+        self.make_mask = RandomWalkMask() if mask is None else mask
+        self.cached, self.dropout = cached, dropout
+        self.path: Literal["auto", "explicit", "product"] = path
+        self._mask: Mask | None = None
+        self.features = _feature_map(feature_map, out_channels, num_features)
+        self.additive = isinstance(self.features, AdditiveFeatures)
+        width = heads * out_channels
+        self.value = nn.Linear(in_channels, width, bias=False)
+        if self.additive:
+            self.to_query = nn.Parameter(torch.empty(heads, out_channels))
+            self.to_key = nn.Parameter(torch.empty(heads, out_channels))
+        else:
+            self.query = nn.Linear(in_channels, width, bias=False)
+            self.key = nn.Linear(in_channels, width, bias=False)
+        self.bias = nn.Parameter(torch.empty(width if concat else out_channels)) if bias else None
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        self._mask = None
+        for name, parameter in self.named_parameters(recurse=True):
+            if name == "bias":
+                nn.init.zeros_(parameter)
+            else:
+                nn.init.xavier_uniform_(parameter)
+        if isinstance(self.features, PositiveRandomFeatures):
+            self.features.reset_parameters()
+
+    def forward(
+        self,
+        x: Tensor,
+        edge_index: Tensor | None = None,
+        edge_weight: Tensor | None = None,
+        mask: Mask | None = None,
+    ) -> Tensor:
+        """(L, in_channels) -> (L, heads * out_channels), or (L, out_channels) without concat."""
+        if x.ndim != 2 or x.shape[1] != self.in_channels:
+            raise ValueError(
+                f"GKATConv needs x of shape (nodes, {self.in_channels}), got {tuple(x.shape)}"
+            )
+        if len(x) == 0:  # a batch of empty graphs
+            out = self.value(x).unflatten(-1, (self.heads, -1))
+        else:
+            mask = self.mask_of(x, edge_index, edge_weight, mask)
+            q, k, v = self.queries_keys_values(x)
+            attend = self._explicit if self.explicit else self._linear
+            out = attend(q, k, v, mask).movedim(0, 1)
+        out = out.flatten(1) if self.concat else out.mean(1)
+        return out if self.bias is None else out + self.bias
+
+    def mask_of(
+        self, x: Tensor, edge_index: Tensor | None, edge_weight: Tensor | None, mask: Mask | None
+    ) -> Mask:
+        """The mask that is given, else that which was kept, else a new one of this graph."""
+        if mask is None:
+            mask = self._mask
+        if mask is None:
+            if edge_index is None:
+                raise ValueError("GKATConv needs edge_index, or a mask made before")
+            as_graph(edge_index, len(x), edge_weight, undirected=False)
+            mask = self.make_mask(edge_index, len(x), edge_weight)
+            if self.cached:
+                self._mask = mask
+        if mask.length != len(x):
+            raise ValueError(f"x has {len(x)} nodes, but its mask has {mask.length}")
+        return mask
+
+    def queries_keys_values(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """(H, L, D) each; queries and keys of the additive form are numbers, (H, L, 1)."""
+        v = self._heads(self.value(x))
+        if self.additive:
+            return v @ self.to_query[..., None], v @ self.to_key[..., None], v
+        return self._heads(self.query(x)), self._heads(self.key(x)), v
+
+    def _heads(self, x: Tensor) -> Tensor:
+        return x.unflatten(-1, (self.heads, -1)).movedim(1, 0)
+
+    def _linear(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> Tensor:
+        phi_q, phi_k = self.features(q, k)
+        # whole cache lines of columns, even where one column is large
+        least = _BLOCK * _LIVE * v.element_size() * v.shape[0] * v.shape[1]
+        budget = max(64 << 20, least)
+        return masked_linear_attention(phi_q, phi_k, v, mask, path=self.path, budget=budget)
+
+    def _explicit(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> Tensor:
+        """GKAT-0: the L x L matrix, by brute force."""
+        weights = self.kernel(q, k) * mask.dense().to(q.dtype)
+        absolute = weights.detach().abs().sum(-1, keepdim=True)
+        weights = weights / safe_denominator(weights.sum(-1, keepdim=True), absolute)
+        return nn.functional.dropout(weights, self.dropout, self.training) @ v
+
+    def kernel(self, q: Tensor, k: Tensor) -> Tensor:
+        """K for all pairs, up to a factor for each query: (H, L, L)."""
+        if isinstance(self.features, PositiveRandomFeatures):
+            q, k = (self.features.prepare(x) * self.features.scale for x in (q, k))
+            logits = q @ k.mT
+            return (logits - logits.detach().amax(-1, keepdim=True)).exp()
+        phi_q, phi_k = self.features(q, k)
+        return phi_q @ phi_k.mT
+
+    def edge_attention(self, x: Tensor, edge_index: Tensor, mask: WalkKernel) -> Tensor:
+        """M[i, j] K(q_i, k_j) at the edges (i, j) alone, (H, E), up to a factor for each i. O(E).
+
+        Without gradients: probabilities of walks are made of it.
+        """
+        with torch.no_grad():
+            phi_q, phi_k = self.features(*self.queries_keys_values(x)[:2])
+            kernel = _edge_dots(phi_q, phi_k, edge_index)
+            return kernel * mask.at(edge_index[0], edge_index[1]).to(kernel.dtype)
+
+    def extra_repr(self) -> str:
+        form = ", explicit=True" if self.explicit else ""
+        return f"{self.in_channels}, {self.out_channels}, heads={self.heads}{form}"
+
+
+def _edge_dots(phi_q: Tensor, phi_k: Tensor, edge_index: Tensor) -> Tensor:
+    """phi(q_i) . phi(k_j) for edges (i, j), some at a time: (H, E)."""
+    step = max(1, (1 << 24) // (phi_q.shape[0] * phi_q.shape[-1]))
+    parts = [(phi_q[:, i] * phi_k[:, j]).sum(-1) for i, j in (e for e in edge_index.split(step, 1))]
+    return torch.cat(parts, -1)
+
+
+def _feature_map(choice: str | FeatureMap, head_dim: int, num_features: int) -> FeatureMap:
+    if isinstance(choice, FeatureMap):
+        return choice
+    if choice == "softmax":
+        return PositiveRandomFeatures(head_dim, num_features)
+    makers = {
+        "relu": ReLUFeatures,
+        "elu": ELUFeatures,
+        "square": SquareFeatures,
+        "additive": AdditiveFeatures,
+    }
+    if choice not in makers:
+        raise ValueError(f"feature_map must be one of {', '.join(FEATURE_MAPS)}, got {choice!r}")
+    return makers[choice]()

@@ -1,0 +1,110 @@
+"""Psi of a whole data set, once: a PyG transform. Needs torch-geometric."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+from torch_geometric.data import Data
+from torch_geometric.transforms import BaseTransform
+
+from .csr import SparseMatrix
+from .edges import as_graph, row_starts
+from .kernels import WalkKernel
+from .layer import RandomWalkMask
+from .visits import Visits
+from .walks import random_walks
+
+
+class RandomWalkKernel(BaseTransform):
+    """Adds where random walks have been: `walk_index` (2, V) and `walk_count` (V, T + 1).
+
+    Node `walk_index[0]` has met node `walk_index[1]` so often at each step. PyG joins them like
+    edges when it makes a batch, and `walk_mask(batch)` is then the mask of all its graphs, block by
+    block. Walks are drawn once for each graph and kept, by a digest of its edges, so that the
+    transform costs nothing from the second epoch on; `save` and `load` keep them between runs. The
+    digest is part of the seed: the order of graphs does not matter.
+    """
+
+    def __init__(self, num_walks: int = 50, length: int = 3, seed: int = 0):
+        self.walks = RandomWalkMask(num_walks=num_walks, length=length, seed=seed)
+        self._cache: dict[str, tuple[Tensor, Tensor]] = {}
+
+    def forward(self, data: Any) -> Any:
+        n = int(data.num_nodes or 0)
+        weight = data.edge_weight if "edge_weight" in data else None
+        key = _digest(data.edge_index, n, weight)
+        if key not in self._cache:
+            self._cache[key] = self._draw(data.edge_index, n, weight, int(key[:12], 16))
+        data.walk_index, data.walk_count = self._cache[key]
+        return data
+
+    def _draw(
+        self, edges: Tensor, n: int, weight: Tensor | None, key: int
+    ) -> tuple[Tensor, Tensor]:
+        if n == 0:
+            steps = self.walks.length + 1
+            return torch.empty(2, 0, dtype=torch.int64), torch.empty(0, steps, dtype=torch.uint8)
+        seed = self.walks.seed + key
+        walks = random_walks(
+            edges, self.walks.num_walks, self.walks.length, n, edge_weight=weight, seed=seed
+        )
+        visits = Visits.of(walks)
+        pair = torch.stack([visits.pattern.row, visits.pattern.column]).long()
+        return pair, visits.entries.mT.contiguous()
+
+    def save(self, file: str | Path) -> None:
+        """All walks so far into one safetensors file."""
+        tensors = {}
+        for key, (index, count) in self._cache.items():
+            tensors[f"{key}.index"], tensors[f"{key}.count"] = index, count
+        save_file(tensors, file, metadata={"walks": repr(self.walks)})
+
+    def load(self, file: str | Path) -> None:
+        """The walks of a file that `save` has made with the same settings."""
+        try:
+            with safe_open(file, "pt") as stored:
+                made = (stored.metadata() or {}).get("walks")
+                tensors = {name: stored.get_tensor(name) for name in stored.keys()}  # noqa: SIM118
+        except (OSError, SafetensorError) as error:
+            raise ValueError(f"{file}: no walks to load ({error})") from error
+        if made != repr(self.walks):
+            raise ValueError(f"{file} has the walks of {made}, wanted {self.walks!r}")
+        keys = {name.partition(".")[0] for name in tensors}
+        self._cache |= {k: (tensors[f"{k}.index"], tensors[f"{k}.count"]) for k in keys}
+
+    def __repr__(self) -> str:
+        return f"RandomWalkKernel({self.walks.num_walks}, {self.walks.length}, {self.walks.seed})"
+
+
+def _digest(edge_index: Tensor, num_nodes: int, weight: Tensor | None) -> str:
+    digest = hashlib.sha256(str(num_nodes).encode())
+    for part in (edge_index, weight):
+        if part is not None:
+            digest.update(part.detach().cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()[:32]
+
+
+def walk_mask(data: Data | Any, lam: float | Tensor = 1.0, alpha: float = 1.0) -> WalkKernel:
+    """RWGNK of a graph, or of a batch of graphs, that went through `RandomWalkKernel`."""
+    if "walk_index" not in data or "walk_count" not in data:
+        raise ValueError("data has no walk_index and walk_count: apply RandomWalkKernel first")
+    index, count = data.walk_index, data.walk_count
+    n = as_graph(index, data.num_nodes, undirected=False)
+    if count.ndim != 2 or len(count) != index.shape[1]:
+        raise ValueError(
+            f"walk_count must be (visited, steps) for {index.shape[1]} visited, "
+            f"got {tuple(count.shape)}"
+        )
+    key = index[0] * n + index[1]
+    if (key.diff() <= 0).any():  # PyG keeps the order; others may not
+        order = torch.argsort(key)
+        index, count = index[:, order], count[order]
+    pattern = SparseMatrix.from_sorted(row_starts(index[0], n), index[1], (n, n))
+    # every walk is at its own node at step 0
+    return WalkKernel(Visits(pattern, count.mT.contiguous(), int(count[:, 0].max())), lam, alpha)
