@@ -117,3 +117,18 @@ def test_an_empty_batch():
     out = masked_linear_attention(q, q, q, mask, path="scan")
     out.sum().backward()
     assert out.shape == q.shape and (rates.grad == 0).all()
+
+
+@pytest.mark.parametrize("path", ["explicit", "scan"])
+def test_inference_mode_with_several_threads(path):
+    mask = Exponential(torch.rand(3, 1, 2), torch.ones(3, 1), (12, 10))
+    q, k, v = torch.rand(3, 2, 3, 120, 8)
+    expected = masked_linear_attention(q, k, v, mask, path="product")
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        with torch.inference_mode():
+            out = masked_linear_attention(q + 0, k + 0, v + 0, mask, path=path)
+    finally:
+        torch.set_num_threads(before)
+    torch.testing.assert_close(out, expected, atol=1e-4, rtol=1e-4)

@@ -6,6 +6,7 @@
 
 #include <ATen/Dispatch.h>
 #include <ATen/Parallel.h>
+#include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/addmm.h>
 #include <ATen/ops/empty.h>
@@ -145,7 +146,7 @@ std::tuple<Tensor, Tensor, Tensor> forward(const Tensor& q, const Tensor& k, con
   Tensor total = at::zeros({q.size(0), samples, length, 1}, v.options());
   Tensor absolute = at::zeros(total.sizes(), v.options());
   at::parallel_for(0, q.size(0) * samples * row_blocks, 1, [&](int64_t begin, int64_t end) {
-    at::NoGradGuard no_grad;
+    at::AutoDispatchBelowADInplaceOrView plain;  // threads know no mode of their caller
     Tensor buffer = at::empty({kRows * std::min(kKeys, length)}, q.options());
     for (int64_t unit = begin; unit < end; ++unit) {
       const int64_t item = unit / row_blocks, t = item / samples, s = item % samples;
@@ -215,7 +216,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> backward(
   Tensor dbank = at::zeros({all_parts, tables, bank.size(1)}, bank.options());
   Tensor dborder = at::zeros({all_parts, tables, border.size(1)}, border.options());
   at::parallel_for(0, tables * all_parts, 1, [&](int64_t begin, int64_t end) {
-    at::NoGradGuard no_grad;
+    at::AutoDispatchBelowADInplaceOrView plain;  // threads know no mode of their caller
     const int64_t room = kRows * std::min(kKeys, length);
     Tensor buffers = at::empty({2, room}, q.options());
     Tensor g_buffer = at::empty({kRows, v.size(3)}, q.options());

@@ -8,6 +8,7 @@
 
 #include <ATen/Dispatch.h>
 #include <ATen/Parallel.h>
+#include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/baddbmm.h>
 #include <ATen/ops/bmm.h>
@@ -407,7 +408,7 @@ void forward(const Tensor& out, const Tensor& q, const Tensor& k, const Tensor& 
              int64_t axis, int64_t block, IntArrayRef one_sided) {
   const Plan plan(v, grid, sides, axis, block, one_sided);
   at::parallel_for(0, plan.units(v), 1, [&](int64_t begin, int64_t end) {
-    at::NoGradGuard no_grad;
+    at::AutoDispatchBelowADInplaceOrView plain;  // threads know no mode of their caller
     for (int64_t number = begin; number < end; ++number) {
       const Unit u = unit_of(plan, v, number);
       auto columns = [&](const Tensor& x) { return x[u.t][u.s].narrow(1, u.first, u.count); };
@@ -439,7 +440,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> backward(
   const int64_t shares = v.size(1) * boxes * plan.groups;
   Tensor drates = parts(rates, shares), dweights = parts(weights, shares);
   at::parallel_for(0, plan.units(v), 1, [&](int64_t begin, int64_t end) {
-    at::NoGradGuard no_grad;
+    at::AutoDispatchBelowADInplaceOrView plain;  // threads know no mode of their caller
     for (int64_t number = begin; number < end; ++number) {
       const Unit u = unit_of(plan, v, number);
       const int64_t share = number % shares;
