@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from math import ceil, prod
 from typing import Literal
 
@@ -73,26 +74,37 @@ def block_slices(
 ) -> tuple[int, ...]:
     """Slices of the scan's blocks along the first axis, then along the next inside a block, and so
     on: they balance the tiles inside blocks with the states between."""
-    return _best_blocks(mask.grid, mask, m, d, costs, len(mask.grid))[1]
+    return _blocks_of(mask, m, d, costs)[1]
 
 
-def _best_blocks(
-    grid: tuple[int, ...], mask: Exponential, m: int, d: int, costs: PathCosts, axes: int
+def _blocks_of(
+    mask: Exponential, m: int, d: int, costs: PathCosts
 ) -> tuple[float, tuple[int, ...]]:
-    """The least cost of one head on this grid, whose first `axes` axes have not been cut."""
+    passes = tuple(
+        mask.terms * (1 if axis in mask.one_sided else 2) for axis in range(len(mask.grid))
+    )
+    return _best_blocks(mask.grid, passes, m, d, costs)
+
+
+@lru_cache(maxsize=1024)  # a search of a millisecond, for a scan that may take two
+def _best_blocks(
+    grid: tuple[int, ...], passes: tuple[int, ...], m: int, d: int, costs: PathCosts
+) -> tuple[float, tuple[int, ...]]:
+    """The least cost of one head on this grid, and the blocks that have it.
+
+    The first axes of the grid have not been cut: `passes` are those of a state along each.
+    """
     n, place = grid[0], prod(grid[1:])
     best = (costs.block_call + prod(grid) ** 2 * costs.tile(m, d), ())
-    if axes == 0:
+    if not passes:
         return best
-    axis = len(mask.grid) - axes
-    passes = mask.terms * (1 if axis in mask.one_sided else 2)
     for b in _block_sizes(n):
         blocks = ceil(n / b)
-        inside, deeper = _best_blocks((*grid[1:], b), mask, m, d, costs, axes - 1)
+        inside, deeper = _best_blocks((*grid[1:], b), passes[1:], m, d, costs)
         # a state is moved once a block; every slice sends to one and reads one
         entry = costs.state_entry + b * _ENDS * costs.multiply
         state = costs.block_call + place * m * d * entry
-        cost = blocks * inside + passes * (blocks - 1) * state
+        cost = blocks * inside + passes[0] * (blocks - 1) * state
         best = min(best, (cost, (b, *deeper)))
     return best
 
@@ -105,8 +117,7 @@ def _block_sizes(n: int) -> list[int]:
 
 def _scan_cost(mask: Mask, lead: int, m: int, d: int, costs: PathCosts) -> float:
     if isinstance(mask, Exponential):
-        one = _best_blocks(mask.grid, mask, m, d, costs, len(mask.grid))[0]
-        return costs.scan_call + lead * one
+        return costs.scan_call + lead * _blocks_of(mask, m, d, costs)[0]
     if isinstance(mask, Ones):
         return lead * mask.length * m * d * 2 * costs.multiply
     causal = Exponential(torch.zeros(1), torch.ones(1), (mask.length,), one_sided=(0,))
