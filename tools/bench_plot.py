@@ -195,8 +195,8 @@ def _line(axes: Any, name: str, results: list[dict[str, Any]]) -> None:
 
 
 def _slope(points: list[tuple[int, float]]) -> float:
-    """Of the straight line through the points on log axes: the least squares fit."""
-    x, y = zip(*((log(tokens), log(ms)) for tokens, ms in points), strict=True)
+    """Of a line through the longest three on log axes: short ones are mostly overhead."""
+    x, y = zip(*((log(tokens), log(ms)) for tokens, ms in points[-3:]), strict=True)
     return linear_regression(x, y).slope
 
 
