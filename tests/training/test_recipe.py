@@ -81,6 +81,7 @@ WRONG = [
     ({"bce_target_thresh": 0.2}, "bce_target_thresh needs bce_loss: true"),
     ({"bce_pos_weight": 2.0}, "bce_pos_weight needs bce_loss: true"),
     ({"kd_checkpoint": "x"}, "kd_checkpoint needs kd_model_name"),
+    ({"kd_model_kwargs": {"depth": 2}}, "kd_model_kwargs needs kd_model_name"),
     ({"sched": "plateau", "val_split": None}, "plateau needs an evaluation after every epoch"),
     ({"sched": "plateau", "val_interval": 2}, "plateau needs an evaluation after every epoch"),
     ({"no_aug": True, "aa": "rand-m9"}, "no_aug: true cannot be combined with aa or reprob"),
