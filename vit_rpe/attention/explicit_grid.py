@@ -26,7 +26,7 @@ from torch.autograd.function import once_differentiable
 from vit_rpe.features import FeatureMap
 from vit_rpe.masks import Bordered, Exponential, Mask, Toeplitz
 
-from .native import native_ops
+from .native import compiled_ops, native_ops
 from .recompute import remade
 from .reference import safe_denominator
 from .tables import Tables, neighbours
@@ -93,7 +93,7 @@ class _Attention(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, shape: _Shape, settings: Settings, *leaves: Any) -> Tensor:
         q, k, v, *mask = _made(shape, settings, *leaves)
-        sums, total, absolute = _ops().explicit_grid(q, k, v, *mask, *shape.numbers)
+        sums, total, absolute = compiled_ops().explicit_grid(q, k, v, *mask, *shape.numbers)
         if settings.floor:  # a matrix of rank one
             sums += settings.floor * v.sum(-2, keepdim=True)
             total, absolute = (x + settings.floor * q.shape[-2] for x in (total, absolute))
@@ -117,7 +117,7 @@ class _Attention(torch.autograd.Function):
         result = None if result is None else neighbours(result.to(shape.dtype))
 
         def gradients(q: Tensor, k: Tensor, v: Tensor, *mask: Tensor) -> Sequence[Tensor]:
-            dq, dk, dv, *dmask = _ops().explicit_grid_backward(
+            dq, dk, dv, *dmask = compiled_ops().explicit_grid_backward(
                 q, k, v, grad, result, denominator, *mask, *shape.numbers
             )
             if settings.floor:
@@ -182,9 +182,3 @@ def _border(
 def _bank_bytes(mask: Toeplitz | Exponential, dtype: torch.dtype) -> int:
     places = prod(mask.grid[1:])
     return prod(mask.lead) * 2 * mask.grid[0] * places**2 * dtype.itemsize
-
-
-def _ops() -> Any:
-    ops = native_ops()
-    assert ops is not None
-    return ops

@@ -46,6 +46,13 @@ def native_ops() -> Any | None:
     return torch.ops.vit_rpe
 
 
+def compiled_ops() -> Any:
+    """The same for a caller that knows that they are there."""
+    ops = native_ops()
+    assert ops is not None
+    return ops
+
+
 def _build() -> None:
     noise = logging.getLogger("torch.utils.cpp_extension")  # it warns where there is no CUDA
     level = noise.level

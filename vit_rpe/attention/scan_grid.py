@@ -22,7 +22,7 @@ from vit_rpe.masks import Exponential
 from vit_rpe.masks.compose import total
 
 from .explicit_grid import Settings, explicit_grid
-from .native import native_ops
+from .native import compiled_ops
 from .tables import Tables, neighbours
 
 
@@ -118,7 +118,7 @@ class _BetweenBlocks(torch.autograd.Function):
         ctx.levels = levels
         out = torch.zeros_like(v, memory_format=torch.contiguous_format)
         for level in levels:
-            _ops().scan_grid(out, q, k, v, rates, weights, *level)
+            compiled_ops().scan_grid(out, q, k, v, rates, weights, *level)
         return out
 
     @staticmethod
@@ -127,11 +127,5 @@ class _BetweenBlocks(torch.autograd.Function):
         ctx: Any, grad: Tensor
     ) -> tuple[Tensor | None, ...]:
         saved, grad = ctx.saved_tensors, neighbours(grad)
-        parts = [_ops().scan_grid_backward(grad, *saved, *level) for level in ctx.levels]
+        parts = [compiled_ops().scan_grid_backward(grad, *saved, *level) for level in ctx.levels]
         return *map(total, zip(*parts, strict=True)), None
-
-
-def _ops() -> Any:
-    ops = native_ops()
-    assert ops is not None
-    return ops
