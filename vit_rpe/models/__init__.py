@@ -1,13 +1,17 @@
 """timm's dialect: the models, and what turns a softmax ViT into one of them."""
 
 from .convert import ConversionReport, convert
+from .masked_video import MaskedVideo, PerformerVideo, SoftmaxRPEVideo
 from .masked_vit import MaskedViT, PerformerViT, SoftmaxRPEViT, TopViT
 from .performer_rpe import default_cfgs
 
 __all__ = [
     "ConversionReport",
+    "MaskedVideo",
     "MaskedViT",
+    "PerformerVideo",
     "PerformerViT",
+    "SoftmaxRPEVideo",
     "SoftmaxRPEViT",
     "TopViT",
     "convert",
