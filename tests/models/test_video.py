@@ -83,10 +83,9 @@ def test_the_papers_proposal():
 def test_attention_is_its_definition(name, options, reg_tokens, causal):
     model = perturb(make(name, depth=1, reg_tokens=reg_tokens, causal_time=causal, **options), 0.5)
     attn = model.blocks[0].attn
-    # prefix tokens alone see a kernel that is never zero: relu can leave a causal row empty
     x = torch.randn(2, 25 + reg_tokens, 24)
     with torch.no_grad():
-        attn.qkv.bias += 1
+        attn.qkv.bias += 1  # no row of ReLU features is empty: the formula has no rule for it
         expected = defined_attention(attn, x, causal, name == SOFTMAX)
         torch.testing.assert_close(attn(x), expected, rtol=1e-4, atol=1e-5)
 
