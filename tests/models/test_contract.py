@@ -1,5 +1,7 @@
 """What timm asks of a model, on every registered name, at reduced depth and resolution."""
 
+from math import prod
+
 import pytest
 import timm
 import torch
@@ -12,14 +14,28 @@ from vit_rpe.models import MaskedViT, default_cfgs
 
 NAMES = list(default_cfgs)
 SMALL = {"img_size": (48, 64), "depth": 2}
+SMALL_VIDEO = {**SMALL, "num_frames": 4, "embed_dim": 48, "num_heads": 3}
+
+
+def is_video(name: str) -> bool:
+    return "3d" in name
+
+
+def small(name: str) -> dict:
+    return SMALL_VIDEO if is_video(name) else SMALL
 
 
 def make(name: str, **options) -> MaskedViT:
-    return timm.create_model(name, **{**SMALL, **options})
+    return timm.create_model(name, **{**small(name), **options})
 
 
-def images(batch: int = 2, channels: int = 3) -> torch.Tensor:
-    return torch.randn(batch, channels, 48, 64)
+def inputs(name: str, channels: int = 3) -> torch.Tensor:
+    """Two images, or two clips of 4 frames: a grid of 3 x 4 or 2 x 3 x 4."""
+    return torch.randn(2, channels, *([4] if is_video(name) else []), 48, 64)
+
+
+def grid(name: str) -> tuple[int, ...]:
+    return (2, 3, 4) if is_video(name) else (3, 4)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -28,21 +44,21 @@ class TestEveryModel:
         assert name in timm.list_models(module="performer_rpe")
 
     def test_forward(self, name):
-        out = make(name).eval()(images())
+        out = make(name).eval()(inputs(name))
         assert out.shape == (2, 1000) and out.isfinite().all()
 
     def test_every_parameter_gets_a_gradient(self, name):
         model = make(name, num_classes=7)
-        model(images()).square().mean().backward()
+        model(inputs(name)).square().mean().backward()
         missing = [n for n, p in model.named_parameters() if p.grad is None]
         assert not missing
         assert all(p.grad.isfinite().all() for p in model.parameters())
 
     def test_heads_and_features(self, name):
         model = make(name, num_classes=5).eval()
-        x = images()
+        x = inputs(name)
         features = model.forward_features(x)
-        assert features.shape == (2, 13, model.num_features)
+        assert features.shape == (2, 1 + prod(grid(name)), model.num_features)
         torch.testing.assert_close(model.forward_head(features), model(x))
         pre_logits = model.forward_head(features, pre_logits=True)
         assert pre_logits.shape == (2, model.head_hidden_size)
@@ -67,28 +83,28 @@ class TestEveryModel:
             {"patch_size": 8, "pre_norm": True, "scale_attn_norm": True, "scale_mlp_norm": True},
         ]:
             model = make(name, num_classes=3, **options)
-            out = model(images(channels=options.get("in_chans", 3)))
+            out = model(inputs(name, options.get("in_chans", 3)))
             assert out.shape == (2, 3) and out.isfinite().all()
 
     def test_intermediates(self, name):
         model = make(name).eval()
-        x = images()
+        x = inputs(name)
         final, parts = model.forward_intermediates(x, indices=2, norm=True)
         features = model.forward_features(x)
         torch.testing.assert_close(final, features)
-        spatial = features[:, 1:].transpose(1, 2).unflatten(-1, (3, 4))
+        spatial = features[:, 1:].transpose(1, 2).unflatten(-1, grid(name))
         assert len(parts) == 2
         torch.testing.assert_close(parts[-1], spatial)
 
     def test_features_only(self, name):
         model = make(name, features_only=True, out_indices=(0, 1)).eval()
-        outputs = model(images())
-        assert [o.shape[-2:] for o in outputs] == [(3, 4), (3, 4)]
+        outputs = model(inputs(name))
+        assert [o.shape[2:] for o in outputs] == [grid(name), grid(name)]
         assert model.feature_info.channels() == [o.shape[1] for o in outputs]
 
     def test_gradient_checkpointing_changes_nothing(self, name):
         model = make(name, num_classes=4)
-        x = images()
+        x = inputs(name)
         plain = model(x)
         grads = torch.autograd.grad(plain.sum(), list(model.parameters()))
         model.set_grad_checkpointing()
@@ -101,13 +117,13 @@ class TestEveryModel:
 
     def test_fx_trace_is_bit_equal(self, name):
         model = make(name, depth=1).eval()
-        x = images()
+        x = inputs(name)
         assert torch.equal(fx.symbolic_trace(model)(x), model(x))
 
     def test_masks_have_no_weight_decay(self, name):
         model = make(name, border="learned") if "topvit" not in name else make(name)
         masks = [n for n, _ in model.named_parameters() if ".rpe." in n or ".border." in n]
-        assert bool(masks) == ("performer_" not in name or "rpe2d" in name)
+        assert bool(masks) == ("rpe" in name or "topvit" in name)
         assert set(masks) <= model.no_weight_decay()
         decayed, free = (
             {id(p) for p in group["params"]}
@@ -136,9 +152,9 @@ class TestEveryModel:
         with torch.no_grad():
             for p in model.parameters():
                 p.add_(0.02 * torch.randn_like(p))
-        save_for_hf(model, tmp_path, safe_serialization=True, model_args={**SMALL})
+        save_for_hf(model, tmp_path, safe_serialization=True, model_args=small(name))
         again = timm.create_model(f"local-dir:{tmp_path}", pretrained=True).eval()
-        x = images()
+        x = inputs(name)
         assert torch.equal(again(x), model(x))
 
     def test_meta_device(self, name):
@@ -146,7 +162,7 @@ class TestEveryModel:
             model = make(name, rpe_init="decay") if "topvit" not in name else make(name)
         model = model.to_empty(device="cpu")
         model.init_weights()
-        out = model.eval()(images())
+        out = model.eval()(inputs(name))
         assert out.isfinite().all() and out.abs().max() < 100
         for a, b in zip(model.blocks, make(name).blocks, strict=True):
             assert (a.attn.rpe is None) == (b.attn.rpe is None)
@@ -154,7 +170,7 @@ class TestEveryModel:
     def test_bfloat16_autocast_step(self, name):
         model = make(name, num_classes=3)
         with torch.autocast("cpu", torch.bfloat16):
-            loss = torch.nn.functional.cross_entropy(model(images()), torch.tensor([0, 2]))
+            loss = torch.nn.functional.cross_entropy(model(inputs(name)), torch.tensor([0, 2]))
         loss.backward()
         assert all(p.grad.isfinite().all() for p in model.parameters())
 
@@ -163,9 +179,9 @@ def test_feature_extraction_by_timms_fx_tools():
     pytest.importorskip("torchvision")
     from timm.models._features_fx import FeatureGraphNet
 
-    model = make("performer_rpe2d_tiny_patch16_224").eval()
-    net = FeatureGraphNet(model, out_indices=(1,))
-    assert net(images())[0].shape == (2, 13, 192)
+    name = "performer_rpe2d_tiny_patch16_224"
+    net = FeatureGraphNet(make(name).eval(), out_indices=(1,))
+    assert net(inputs(name))[0].shape == (2, 13, 192)
 
 
 def test_version_is_the_packages():

@@ -2,13 +2,14 @@ import pytest
 import torch
 
 from vit_rpe.masks import Exponential, Toeplitz
-from vit_rpe.rpe import DistanceRPE, ExponentialRPE, GridRPE, OffsetRPE
+from vit_rpe.rpe import DistanceRPE, ExponentialRPE, FactorizedRPE, GridRPE, OffsetRPE
 from vit_rpe.rpe.resize import resample
 
 GRID, HEADS = (4, 6), 3
 KINDS = {
     "offset": OffsetRPE,
     "distance": DistanceRPE,
+    "factorized": FactorizedRPE,
     "exponential": ExponentialRPE,
     "exponential_terms": lambda *a, **k: ExponentialRPE(*a, terms=3, **k),
 }
@@ -62,6 +63,8 @@ class TestStart:
 @pytest.mark.parametrize("grid", [(9,), (3, 4), (2, 3, 4), (1, 5)])
 @pytest.mark.parametrize("kind", KINDS)
 def test_one_sided_axes_hide_later_keys(kind, grid):
+    if kind == "factorized" and len(grid) == 1:
+        pytest.skip("one axis has no factors")
     axes = (len(grid) - 1,)
     dense = scramble(make(kind, grid, one_sided=axes))().dense()
     last = torch.cartesian_prod(*(torch.arange(n) for n in grid)).reshape(-1, len(grid))[:, -1]
@@ -161,6 +164,14 @@ class TestResize:
         rpe = scramble(make(kind, (1, 6)))
         assert rpe((4, 6)).dense().isfinite().all()
         assert make(kind, (4, 6))((1, 1)).dense().shape == (HEADS, 1, 1)
+
+    @pytest.mark.parametrize("kind", KINDS)
+    def test_a_shorter_axis_of_fixed_step_is_cropped(self, kind):
+        rpe = scramble(make(kind, (5, 3), fixed_step=(0,), init="decay"))
+        expected = rpe().dense()[:, :9, :9]
+        torch.testing.assert_close(rpe((3, 3)).dense(), expected)
+        rpe.resize((3, 3))
+        torch.testing.assert_close(rpe().dense(), expected)
 
     def test_frozen_parameters_stay_frozen(self):
         rpe = make("offset").requires_grad_(False)

@@ -1,15 +1,21 @@
 """timm's dialect: the models, and what turns a softmax ViT into one of them."""
 
 from .convert import ConversionReport, convert
+from .inflate import inflate
+from .masked_video import MaskedVideo, PerformerVideo, SoftmaxRPEVideo
 from .masked_vit import MaskedViT, PerformerViT, SoftmaxRPEViT, TopViT
 from .performer_rpe import default_cfgs
 
 __all__ = [
     "ConversionReport",
+    "MaskedVideo",
     "MaskedViT",
+    "PerformerVideo",
     "PerformerViT",
+    "SoftmaxRPEVideo",
     "SoftmaxRPEViT",
     "TopViT",
     "convert",
     "default_cfgs",
+    "inflate",
 ]

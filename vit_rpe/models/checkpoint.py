@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from math import isqrt, prod
+from typing import Any
 
+from timm.models._manipulate import adapt_input_conv
 from timm.models.vision_transformer import checkpoint_filter_fn as timm_filter
 from torch import Tensor
 
 from vit_rpe.rpe import DistanceRPE, OffsetRPE
 from vit_rpe.rpe.resize import resample, resample_offsets
 
+from .masked_video import MaskedVideo
 from .masked_vit import Grid, MaskedViT, resample_positions
+from .tubelets import resized_tubelets
+
+PATCHES = "patch_embed.proj.weight"
 
 
 def checkpoint_filter_fn(state: dict[str, Tensor], model: MaskedViT) -> dict[str, Tensor]:
@@ -24,10 +30,15 @@ def checkpoint_filter_fn(state: dict[str, Tensor], model: MaskedViT) -> dict[str
         state["pos_embed"] = _positions(state["pos_embed"], old, model)
     for name, module in model.named_modules():
         key = f"{name}.table"
-        if isinstance(module, OffsetRPE) and key in state and old is not None:
-            state[key] = resample_offsets(state[key], old, module.grid)
+        if isinstance(module, OffsetRPE) and key in state:
+            sides = _sides(state[key])
+            state[key] = resample_offsets(state[key], sides, module.grid, module.fixed_step)
         elif isinstance(module, DistanceRPE) and key in state:
-            state[key] = resample(state[key], module.table.shape[-1])
+            state[key] = _distances(state[key], module)
+    if isinstance(model, MaskedVideo):
+        # timm's filter and its way to other channels know images alone
+        patches = {PATCHES: _tubelets(state.pop(PATCHES), model)} if PATCHES in state else {}
+        return {**timm_filter(state, model), **patches}  # pyright: ignore
     return timm_filter(state, model)  # pyright: ignore
 
 
@@ -37,9 +48,9 @@ def _positions(positions: Tensor, old: Grid | None, model: MaskedViT) -> Tensor:
     tokens = positions.shape[1] - prefix
     if old == new or (old is None and tokens == prod(new)):
         return positions
-    if old is None:
+    if old is None and len(new) == 2:
         old = (isqrt(tokens), isqrt(tokens))
-    if prod(old) != tokens:
+    if old is None or prod(old) != tokens or len(old) != len(new):
         raise ValueError(
             f"pos_embed holds {tokens} patches, and the state dict does not tell on which grid; "
             "load it into a model of its own size, then call set_input_size"
@@ -47,9 +58,44 @@ def _positions(positions: Tensor, old: Grid | None, model: MaskedViT) -> Tensor:
     return resample_positions(positions, new, old, prefix)
 
 
+def _distances(table: Tensor, module: DistanceRPE) -> Tensor:
+    size = module.table.shape[-1]
+    if module.fixed_step and table.shape[-1] != size:
+        raise ValueError(
+            f"a table of {table.shape[-1]} distances does not tell how many frames it is for; "
+            "load it into a model of its own size, then call set_input_size"
+        )
+    return resample(table, size)
+
+
+def _tubelets(weight: Tensor, model: MaskedVideo) -> Tensor:
+    """The patch embedding for the model's patch size and channels."""
+    own = model.patch_embed.proj.weight
+    if weight.ndim != 5 or weight.shape[2] != own.shape[2]:
+        raise ValueError(
+            f"{PATCHES} has shape {tuple(weight.shape)}, the model's has {tuple(own.shape)}: "
+            "tubelets of another length do not fit, and an image model is inflated first"
+        )
+    channels = own.shape[1]
+    if channels != 3:
+        cfg: Any = model.pretrained_cfg
+        cfg["first_conv"] = None  # timm would drop the weights of a Conv3d
+    if weight.shape[1] != channels:
+        frames = weight.movedim(2, 1)
+        adapted = adapt_input_conv(channels, frames.flatten(0, 1))
+        weight = adapted.unflatten(0, frames.shape[:2]).movedim(1, 2)
+    return resized_tubelets(weight, model.patch_embed.patch_size)
+
+
 def table_grid(state: dict[str, Tensor]) -> Grid | None:
     """The grid that a state dict was trained on, read off its tables of offsets, if any."""
     for name, value in state.items():
-        if name.endswith(".attn.rpe.table") and value.ndim == 3:
-            return (value.shape[1] + 1) // 2, (value.shape[2] + 1) // 2
+        if name.endswith(".attn.rpe.table") and value.ndim >= 3:
+            return _sides(value)
+        if name.endswith(".attn.rpe.space.table"):
+            return _sides(state[name.replace(".space.", ".time.")]) + _sides(value)
     return None
+
+
+def _sides(table: Tensor) -> Grid:
+    return tuple((side + 1) // 2 for side in table.shape[1:])

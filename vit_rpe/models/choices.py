@@ -16,7 +16,7 @@ from vit_rpe.features import (
     ReLUFeatures,
     SquareFeatures,
 )
-from vit_rpe.rpe import DistanceRPE, ExponentialRPE, GridRPE, OffsetRPE
+from vit_rpe.rpe import DistanceRPE, ExponentialRPE, FactorizedRPE, GridRPE, OffsetRPE
 
 T = TypeVar("T")
 
@@ -34,6 +34,7 @@ RPES: dict[str, Callable[..., GridRPE]] = {
     "distance": DistanceRPE,
     "exponential": ExponentialRPE,
 }
+VIDEO_RPES: dict[str, Callable[..., GridRPE]] = {**RPES, "factorized": FactorizedRPE}
 
 
 def choose(what: str, name: str, choices: Mapping[str, T]) -> T:
@@ -66,7 +67,8 @@ def make_rpe(
 ) -> GridRPE | None:
     if name == "none":
         return None
-    make = choose("rpe", name, {**RPES, "none": OffsetRPE})
+    choices = VIDEO_RPES if len(grid) == 3 else RPES
+    make = choose("rpe", name, {**choices, "none": OffsetRPE})
     if name == "exponential":
         return make(grid, num_heads, terms=terms, **options)
     if terms != 1:

@@ -15,11 +15,12 @@ from vit_rpe.attention import MaskedLinearAttention, MaskedSoftmaxAttention
 from vit_rpe.attention.functional import PATHS
 from vit_rpe.attention.layer import MaskedAttention
 from vit_rpe.features import FeatureMap
-from vit_rpe.rpe import Border
+from vit_rpe.rpe import Border, OneWayBorder
+from vit_rpe.rpe.resize import resample
 
 from .choices import TopViTFeatures, choose, make_features, make_rpe
 
-Grid = tuple[int, int]
+Grid = tuple[int, ...]
 
 
 class MaskedViT(VisionTransformer):
@@ -30,10 +31,14 @@ class MaskedViT(VisionTransformer):
         rpe_init: ones | decay; rpe_gain, rpe_terms: see `vit_rpe.rpe`.
         rpe_positive: exp | abs, how a parameter becomes a weight.
         border: ones | learned, the weights between prefix tokens and patches.
+        one_sided: axes of the grid along which a patch sees no later one; class and register tokens
+            then read patches, but are not read by them.
         options: everything that timm's VisionTransformer takes.
     """
 
     attention: ClassVar[type[MaskedAttention]]
+    fixed_step: ClassVar[tuple[int, ...]] = ()
+    """Axes along which a shorter grid crops the masks, as in `vit_rpe.rpe.GridRPE`."""
 
     def __init__(
         self,
@@ -44,6 +49,7 @@ class MaskedViT(VisionTransformer):
         rpe_terms: int = 1,
         rpe_positive: str = "exp",
         border: str = "ones",
+        one_sided: Sequence[int] = (),
         **options: Any,
     ):
         if "attn_layer" in options:
@@ -52,6 +58,8 @@ class MaskedViT(VisionTransformer):
             raise ValueError(
                 "patch_drop_rate would tear holes into the mask's grid; use rpe='none'"
             )
+        if one_sided and rpe == "none":
+            raise ValueError("a one-sided axis needs a mask; rpe='none' has none")
         learned = choose("border", border, {"ones": False, "learned": True})
         super().__init__(attn_layer=self.attention, **options)
         device = {"device": options.get("device"), "dtype": options.get("dtype")}
@@ -65,10 +73,15 @@ class MaskedViT(VisionTransformer):
                 gain=rpe_gain,
                 init=rpe_init,
                 positive=rpe_positive,
+                one_sided=one_sided,
+                fixed_step=self.fixed_step,
                 **device,
             )
-            if learned and attn.rpe is not None and self.num_prefix_tokens:
-                attn.border = Border(self.num_prefix_tokens, attn.num_heads, rpe_gain, **device)
+            prefix = self.num_prefix_tokens
+            if learned and attn.rpe is not None and prefix:
+                attn.border = Border(prefix, attn.num_heads, rpe_gain, bool(one_sided), **device)
+            elif one_sided and prefix:
+                attn.border = OneWayBorder(prefix)
 
     def _attentions(self) -> list[Any]:
         """The attention layers, each of the class `attention`."""
@@ -83,15 +96,19 @@ class MaskedViT(VisionTransformer):
         self,
         img_size: tuple[int, int] | None = None,
         patch_size: tuple[int, int] | None = None,
+        **sizes: int | None,
     ) -> None:
-        """Another resolution or patch size; positions and masks are resampled."""
+        """Another resolution or patch size; positions and masks are resampled.
+
+        timm's own looks at the number of tokens alone: 6 x 8 to 8 x 6 would keep wrong positions.
+        """
         old = self.patch_embed.grid_size
-        tokens = None if self.pos_embed is None else self.pos_embed.shape[1]
-        super().set_input_size(img_size, patch_size)  # pyright: ignore
+        self.patch_embed.set_input_size(img_size=img_size, patch_size=patch_size, **sizes)
         new = self.patch_embed.grid_size
-        if self.pos_embed is not None and new != old and self.pos_embed.shape[1] == tokens:
-            # timm looks at the number of tokens alone: 6 x 8 to 8 x 6 would keep wrong positions
-            self.pos_embed = nn.Parameter(self._positions(new, old).detach())
+        if self.pos_embed is not None and new != old:
+            self.pos_embed = nn.Parameter(
+                self._positions(new, old).detach(), self.pos_embed.requires_grad
+            )
         for attn in self._attentions():
             if attn.rpe is not None:
                 attn.rpe.resize(new)
@@ -138,13 +155,18 @@ class MaskedViT(VisionTransformer):
             self.patch_embed.proj(image[None]).flatten(2).transpose(1, 2)
         )
         grid = (image.shape[-2] // height, image.shape[-1] // width)
-        prefix = [t for t in (self.cls_token, self.reg_token) if t is not None]
+        return self._placed(patches, grid), grid
+
+    def _placed(self, patches: Tensor, grid: Grid) -> Tensor:
+        """The patches of a grid, (B, tokens, C), with their positions, behind the prefix tokens."""
+        tokens = [t for t in (self.cls_token, self.reg_token) if t is not None]
+        prefix = [token.expand(patches.shape[0], -1, -1) for token in tokens]
         if self.pos_embed is None:
-            return torch.cat([*prefix, patches], 1), grid
+            return torch.cat([*prefix, patches], 1)
         positions = self._positions(grid, self.patch_embed.grid_size)
         if self.no_embed_class:
-            return self.pos_drop(torch.cat([*prefix, patches + positions], 1)), grid
-        return self.pos_drop(torch.cat([*prefix, patches], 1) + positions), grid
+            return self.pos_drop(torch.cat([*prefix, patches + positions], 1))
+        return self.pos_drop(torch.cat([*prefix, patches], 1) + positions)
 
     def _positions(self, grid: Grid, old: Grid) -> Tensor:
         if grid == old:
@@ -278,7 +300,19 @@ class TopViT(PerformerViT):
 
 
 def resample_positions(positions: Tensor, grid: Grid, old: Grid, prefix: int) -> Tensor:
-    """Absolute positions of one grid for another; timm's way, and it takes non-square grids."""
-    return resample_abs_pos_embed(
-        positions, new_size=list(grid), old_size=list(old), num_prefix_tokens=prefix
-    )
+    """Absolute positions of one grid for another; timm's way, and it takes non-square grids.
+
+    In a clip every frame is resampled like an image; fewer frames are the first ones, more frames
+    lie between those that are there.
+    """
+    if len(grid) == 2:
+        return resample_abs_pos_embed(
+            positions, new_size=list(grid), old_size=list(old), num_prefix_tokens=prefix
+        )
+    first, rest = positions[:, :prefix], positions[0, prefix:].unflatten(0, (old[0], -1))
+    rest = rest[: grid[0]]
+    if old[1:] != grid[1:]:
+        images = [resample_positions(frame[None], grid[1:], old[1:], 0) for frame in rest]
+        rest = torch.cat(images)
+    rest = resample(rest, grid[0], 0)
+    return torch.cat([first, rest.flatten(0, 1)[None]], 1)

@@ -8,6 +8,7 @@ from timm.data import IMAGENET_INCEPTION_MEAN, IMAGENET_INCEPTION_STD
 from timm.models import build_model_with_cfg, generate_default_cfgs, register_model
 
 from .checkpoint import checkpoint_filter_fn
+from .masked_video import PerformerVideo, SoftmaxRPEVideo
 from .masked_vit import MaskedViT, PerformerViT, SoftmaxRPEViT, TopViT
 
 Model = TypeVar("Model", bound=MaskedViT)
@@ -52,6 +53,16 @@ default_cfgs = generate_default_cfgs(
         "vit_rpe2d_small_patch16_224": _cfg(),
         "vit_rpe2d_base_patch16_224": _cfg(),
         "topvit_base_patch16_224": _cfg(),
+        "performer_rpe3d": _cfg(),
+        "performer_rpe3d_tiny_patch16_224": _cfg(),
+        "performer_rpe3d_small_patch16_224": _cfg(),
+        "performer_rpe3d_base_patch16_224": _cfg(),
+        "performer3d_tiny_patch16_224": _cfg(),
+        "performer3d_small_patch16_224": _cfg(),
+        "performer3d_base_patch16_224": _cfg(),
+        "vit_rpe3d_tiny_patch16_224": _cfg(),
+        "vit_rpe3d_small_patch16_224": _cfg(),
+        "vit_rpe3d_base_patch16_224": _cfg(),
     }
 )
 
@@ -143,3 +154,66 @@ def vit_rpe2d_base_patch16_224(pretrained: bool = False, **kwargs: Any) -> Softm
 def topvit_base_patch16_224(pretrained: bool = False, **kwargs: Any) -> TopViT:
     """The authors' TopViT at base size: its forward pass to the letter."""
     return _create(TopViT, "topvit_base_patch16_224", "base", pretrained, kwargs)
+
+
+@register_model
+def performer_rpe3d(pretrained: bool = False, **kwargs: Any) -> PerformerVideo:
+    """The paper's proposal for video at base size: a 3-level block-Toeplitz mask over tubelets."""
+    return _create(PerformerVideo, "performer_rpe3d", "base", pretrained, kwargs)
+
+
+@register_model
+def performer_rpe3d_tiny_patch16_224(pretrained: bool = False, **kwargs: Any) -> PerformerVideo:
+    """A tiny Performer for clips with a 3-level block-Toeplitz mask."""
+    return _create(PerformerVideo, "performer_rpe3d_tiny_patch16_224", "tiny", pretrained, kwargs)
+
+
+@register_model
+def performer_rpe3d_small_patch16_224(pretrained: bool = False, **kwargs: Any) -> PerformerVideo:
+    """A small Performer for clips with a 3-level block-Toeplitz mask."""
+    return _create(PerformerVideo, "performer_rpe3d_small_patch16_224", "small", pretrained, kwargs)
+
+
+@register_model
+def performer_rpe3d_base_patch16_224(pretrained: bool = False, **kwargs: Any) -> PerformerVideo:
+    """A base Performer for clips with a 3-level block-Toeplitz mask."""
+    return _create(PerformerVideo, "performer_rpe3d_base_patch16_224", "base", pretrained, kwargs)
+
+
+@register_model
+def performer3d_tiny_patch16_224(pretrained: bool = False, **kwargs: Any) -> PerformerVideo:
+    """A tiny Performer for clips without a mask."""
+    kwargs.setdefault("rpe", "none")
+    return _create(PerformerVideo, "performer3d_tiny_patch16_224", "tiny", pretrained, kwargs)
+
+
+@register_model
+def performer3d_small_patch16_224(pretrained: bool = False, **kwargs: Any) -> PerformerVideo:
+    """A small Performer for clips without a mask."""
+    kwargs.setdefault("rpe", "none")
+    return _create(PerformerVideo, "performer3d_small_patch16_224", "small", pretrained, kwargs)
+
+
+@register_model
+def performer3d_base_patch16_224(pretrained: bool = False, **kwargs: Any) -> PerformerVideo:
+    """A base Performer for clips without a mask."""
+    kwargs.setdefault("rpe", "none")
+    return _create(PerformerVideo, "performer3d_base_patch16_224", "base", pretrained, kwargs)
+
+
+@register_model
+def vit_rpe3d_tiny_patch16_224(pretrained: bool = False, **kwargs: Any) -> SoftmaxRPEVideo:
+    """A tiny softmax ViT for clips with the mask's logarithm as bias."""
+    return _create(SoftmaxRPEVideo, "vit_rpe3d_tiny_patch16_224", "tiny", pretrained, kwargs)
+
+
+@register_model
+def vit_rpe3d_small_patch16_224(pretrained: bool = False, **kwargs: Any) -> SoftmaxRPEVideo:
+    """A small softmax ViT for clips with the mask's logarithm as bias."""
+    return _create(SoftmaxRPEVideo, "vit_rpe3d_small_patch16_224", "small", pretrained, kwargs)
+
+
+@register_model
+def vit_rpe3d_base_patch16_224(pretrained: bool = False, **kwargs: Any) -> SoftmaxRPEVideo:
+    """A base softmax ViT for clips with the mask's logarithm as bias."""
+    return _create(SoftmaxRPEVideo, "vit_rpe3d_base_patch16_224", "base", pretrained, kwargs)

@@ -1,9 +1,18 @@
 """Modules that own parameters and make masks when called: for images, video, sequences."""
 
 from .base import GridRPE
-from .border import Border
+from .border import Border, OneWayBorder
 from .distance import DistanceRPE
 from .exponential import ExponentialRPE
+from .factorized import FactorizedRPE
 from .offset import OffsetRPE
 
-__all__ = ["Border", "DistanceRPE", "ExponentialRPE", "GridRPE", "OffsetRPE"]
+__all__ = [
+    "Border",
+    "DistanceRPE",
+    "ExponentialRPE",
+    "FactorizedRPE",
+    "GridRPE",
+    "OffsetRPE",
+    "OneWayBorder",
+]

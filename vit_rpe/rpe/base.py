@@ -29,6 +29,11 @@ class GridRPE(nn.Module, abc.ABC):
     starts head h as exp(-slope_h * distance), the slopes rising from 0: heads from global to local.
 
     Along the axes in `one_sided` a query sees only keys at its own place or before.
+
+    Another grid is the same picture at another resolution: offsets are relative to the length of
+    an axis. Not so along the axes in `fixed_step`, such as the frames of a video: there a shorter
+    axis keeps the weights of the offsets that are left. A longer one stretches a table, which has
+    no weights for it.
     """
 
     nonnegative: bool = True
@@ -43,6 +48,7 @@ class GridRPE(nn.Module, abc.ABC):
         init: Init = "ones",
         positive: Positive = "exp",
         one_sided: Sequence[int] = (),
+        fixed_step: Sequence[int] = (),
     ):
         super().__init__()
         if init not in ("ones", "decay"):
@@ -59,6 +65,7 @@ class GridRPE(nn.Module, abc.ABC):
         self.init = init
         self.positive = positive
         self.one_sided = as_axes(one_sided, self.grid)
+        self.fixed_step = as_axes(fixed_step, self.grid)
 
     @abc.abstractmethod
     def forward(self, grid: Sequence[int] | None = None) -> Mask:
@@ -98,7 +105,7 @@ class GridRPE(nn.Module, abc.ABC):
     def extra_repr(self) -> str:
         return (
             f"grid={self.grid}, num_heads={self.num_heads}, gain={self.gain}, init={self.init!r}, "
-            f"positive={self.positive!r}, one_sided={self.one_sided}"
+            f"positive={self.positive!r}, one_sided={self.one_sided}, fixed_step={self.fixed_step}"
         )
 
 

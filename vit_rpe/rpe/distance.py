@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from vit_rpe.masks import Toeplitz
 
@@ -43,7 +43,7 @@ class DistanceRPE(GridRPE):
 
     def forward(self, grid: Sequence[int] | None = None) -> Toeplitz:
         grid = self._grid(grid)
-        weight = self._weight(resample(self.table, _distances(grid)))
+        weight = self._weight(self._resampled(grid))
         offsets = weight[:, grid_distance(grid, weight.device)]
         offsets = hide_later(offsets, grid, self.one_sided)
         return Toeplitz(offsets, grid, symmetric=not self.one_sided)
@@ -51,10 +51,15 @@ class DistanceRPE(GridRPE):
     def resize(self, grid: Sequence[int]) -> None:
         grid = self._grid(grid)
         if grid != self.grid:
-            self.table = nn.Parameter(
-                resample(self.table.detach(), _distances(grid)), self.table.requires_grad
-            )
+            self.table = nn.Parameter(self._resampled(grid).detach(), self.table.requires_grad)
             self.grid = grid
+
+    def _resampled(self, grid: tuple[int, ...]) -> Tensor:
+        kept = tuple(
+            min(own, n) if axis in self.fixed_step else own
+            for axis, (own, n) in enumerate(zip(self.grid, grid, strict=True))
+        )
+        return resample(self.table[:, : _distances(kept)].contiguous(), _distances(grid))
 
 
 def _distances(grid: tuple[int, ...]) -> int:

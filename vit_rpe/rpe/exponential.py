@@ -16,7 +16,8 @@ from .base import STEEPEST, GridRPE
 # Terms beyond the first start with this weight: too small to show, large enough to learn.
 _FAINT = 1e-4
 # Rates are learned for an axis of this many tokens, and hold for longer and shorter ones in
-# proportion: the same parameters mean the same function on every grid.
+# proportion: the same parameters mean the same function on every grid. Axes of a fixed step have
+# the rates of the reference, however long they are.
 _REFERENCE_SIDE = 14
 
 
@@ -56,23 +57,24 @@ class ExponentialRPE(GridRPE):
         rates[:, 0] = self._slopes()
         with torch.no_grad():
             self.weight.copy_(self._start(log_weight))
-            self.rate.copy_(rates[..., None] / (self.gain * _stretch(self.grid)))
+            self.rate.copy_(rates[..., None] / (self.gain * self._stretch(self.grid)))
 
     def forward(self, grid: Sequence[int] | None = None) -> Exponential:
         grid = self._grid(grid)
-        stretch = _stretch(grid).to(self.rate)
+        stretch = self._stretch(grid).to(self.rate)
         # A positive rate as it is; below, it levels off where a whole axis gives a factor of e.
-        floor = stretch / (_REFERENCE_SIDE - 1)
+        sides = [max(n, _REFERENCE_SIDE) if a in self.fixed_step else n for a, n in enumerate(grid)]
+        floor = torch.tensor([1 / max(n - 1, 1) for n in sides]).to(self.rate)
         rates = floor * F.celu(self.gain * self.rate * stretch / floor)
         return Exponential(rates, self._weight(self.weight), grid, self.one_sided)
 
     def resize(self, grid: Sequence[int]) -> None:
         self.grid = self._grid(grid)
 
+    def _stretch(self, grid: tuple[int, ...]) -> Tensor:
+        """The length of a reference axis over that of each axis, (d,); 1 for a fixed step."""
+        sides = (_REFERENCE_SIDE if a in self.fixed_step else n for a, n in enumerate(grid))
+        return torch.tensor([(_REFERENCE_SIDE - 1) / max(n - 1, 1) for n in sides])
+
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, terms={self.terms}"
-
-
-def _stretch(grid: tuple[int, ...]) -> Tensor:
-    """The length of a reference axis over that of each axis, (d,)."""
-    return torch.tensor([(_REFERENCE_SIDE - 1) / max(n - 1, 1) for n in grid])

@@ -42,13 +42,12 @@ class OffsetRPE(GridRPE):
 
     def forward(self, grid: Sequence[int] | None = None) -> Toeplitz:
         grid = self._grid(grid)
-        table = resample_offsets(self.table, self.grid, grid)
+        table = resample_offsets(self.table, self.grid, grid, self.fixed_step)
         return Toeplitz(hide_later(self._weight(table), grid, self.one_sided), grid)
 
     def resize(self, grid: Sequence[int]) -> None:
         grid = self._grid(grid)
         if grid != self.grid:
-            self.table = nn.Parameter(
-                resample_offsets(self.table.detach(), self.grid, grid), self.table.requires_grad
-            )
+            table = resample_offsets(self.table.detach(), self.grid, grid, self.fixed_step)
+            self.table = nn.Parameter(table, self.table.requires_grad)
             self.grid = grid

@@ -20,15 +20,21 @@ def resample(values: Tensor, size: int, dim: int = -1) -> Tensor:
     return torch.movedim(torch.movedim(values, dim, -1) @ weights.T, -1, dim)
 
 
-def resample_offsets(offsets: Tensor, old: Sequence[int], new: Sequence[int]) -> Tensor:
+def resample_offsets(
+    offsets: Tensor, old: Sequence[int], new: Sequence[int], fixed_step: Sequence[int] = ()
+) -> Tensor:
     """A table of offsets, (..., 2 n_1 - 1, ..., 2 n_d - 1), for a grid of other sides.
+
+    A shorter side along an axis in `fixed_step` crops the table.
 
     Negative and positive offsets are taken apart along each axis: a mask may have a kink at 0, and
     one side of a one-sided axis means nothing.
     """
     for axis, (n, size) in enumerate(zip(old, new, strict=True)):
         dim = axis - len(old)
-        if n != size:
+        if size < n and axis in fixed_step:
+            offsets = offsets.narrow(dim, n - size, 2 * size - 1).contiguous()
+        elif n != size:
             earlier = resample(offsets.narrow(dim, 0, n).flip(dim), size, dim).flip(dim)
             later = resample(offsets.narrow(dim, n - 1, n), size, dim)
             offsets = torch.cat([earlier, later.narrow(dim, 1, size - 1)], dim)
