@@ -4,6 +4,7 @@
     python tools/evaluate.py --checkpoint runs/x/checkpoints/last --no-ema --data data/x
     python tools/evaluate.py --model vit_tiny_patch16_224 --pretrained --data data/imagenet
     python tools/evaluate.py --checkpoint runs/x --data data/x --img-size 192,224,256
+    python tools/evaluate.py --checkpoint runs/video --data data/videos --clips 4 --crops 3
     accelerate launch --config_file recipes/accelerate/cpu_x2.yaml tools/evaluate.py ...
 
 A run stands for its best checkpoint, and for the moving average of the weights where it has one.
@@ -29,10 +30,13 @@ from torch import nn
 
 import vit_rpe  # noqa: F401  registers the models
 from vit_rpe.data import ShardError, Shards, open_shards
+from vit_rpe.data.clip_transform import CROPS
+from vit_rpe.data.video import BACKENDS
 from vit_rpe.training import CheckpointError, RecipeError
 from vit_rpe.training.checkpoint import EMA, WEIGHTS, find_checkpoint
 from vit_rpe.training.evaluate import Evaluation, evaluate
 from vit_rpe.training.inputs import evaluation_loader
+from vit_rpe.training.medium import Images, Medium, Videos, try_decoder
 from vit_rpe.training.meter import peak_memory
 from vit_rpe.training.ranks import join, leave, main_first
 
@@ -62,6 +66,11 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     add("--batch-size", type=positive_integer, default=64, help="of one process")
     add("--workers", type=int, default=4)
     add("--crop-pct", type=float, help="centre crop (default: the model's)")
+    add("--num-frames", type=positive_integer, help="of a clip (default: the model's)")
+    add("--frame-stride", type=stride, default=1, help="frames to the next of a clip, or whole")
+    add("--clips", type=positive_integer, default=1, help="averaged, spread over each video")
+    add("--crops", type=int, choices=CROPS, default=1, help="of each clip")
+    add("--video-decoder", choices=BACKENDS, default="pyav")
     add("--amp", choices=("bf16", "fp16"), help="mixed precision")
     add("--device", choices=("cpu", "cuda"), help="default: a GPU where there is one")
     add("--output", type=Path, help="folder for CSV and JSON")
@@ -72,11 +81,24 @@ def sizes(text: str) -> list[int]:
     return [positive_integer(part) for part in text.split(",")]
 
 
+def stride(text: str) -> int | None:
+    return None if text == "whole" else positive_integer(text)
+
+
 def build(args: argparse.Namespace, size: int | None) -> nn.Module:
     """The model at one resolution; positions and masks of a checkpoint are resampled to it."""
-    options: dict[str, Any] = {}
-    if size is not None and _takes_size(args):
-        options["img_size"] = size
+    model: Any = create(args)
+    if hasattr(model, "num_frames"):
+        # not every mask tells for how many frames it was made, so it is loaded before it changes
+        model.set_input_size(size, num_frames=args.num_frames)
+    elif args.num_frames is not None:
+        raise ValueError("--num-frames is for models of videos, and this is one of images")
+    elif size is not None and model.pretrained_cfg.get("fixed_input_size"):
+        model = create(args, img_size=size)
+    return model
+
+
+def create(args: argparse.Namespace, **options: Any) -> nn.Module:
     if args.checkpoint:
         name, options["pretrained"] = f"local-dir:{folder(args)}", True
     else:
@@ -88,24 +110,27 @@ def build(args: argparse.Namespace, size: int | None) -> nn.Module:
         raise CheckpointError(f"{name} cannot be built: {' '.join(str(error).split())}") from None
 
 
+def medium_for(args: argparse.Namespace, model: Any) -> Medium:
+    if not hasattr(model, "num_frames"):
+        return Images()
+    clips, crops, decoder = args.clips, args.crops, args.video_decoder
+    return Videos(model.num_frames, args.frame_stride, clips, crops, decoder)
+
+
 def folder(args: argparse.Namespace) -> Path:
     found = find_checkpoint(args.checkpoint, "best")
     return found / EMA if args.ema and (found / EMA / WEIGHTS).is_file() else found
 
 
-def _takes_size(args: argparse.Namespace) -> bool:
-    if args.checkpoint:
-        config = json.loads((folder(args) / "config.json").read_text())
-        return bool(config["pretrained_cfg"].get("fixed_input_size"))
-    config = timm.models.get_pretrained_cfg(args.model)  # pyright: ignore
-    return bool(getattr(config, "fixed_input_size", False))
-
-
 def measure(
-    args: argparse.Namespace, accelerator: Accelerator, shards: Shards, size: int | None
+    args: argparse.Namespace,
+    accelerator: Accelerator,
+    shards: Shards,
+    model: nn.Module,
+    size: int | None,
 ) -> tuple[dict[str, Any], Evaluation]:
     """One row of the results, and the evaluation behind it."""
-    model = build(args, size).to(accelerator.device)
+    model = model.to(accelerator.device)
     config: dict[str, Any] = resolve_model_data_config(model)  # pyright: ignore
     if size is not None:
         config["input_size"] = (3, size, size)
@@ -118,6 +143,7 @@ def measure(
         config,
         args.batch_size,
         workers=args.workers,
+        medium=medium_for(args, model),
         rank=accelerator.process_index,
         world=accelerator.num_processes,
         device=accelerator.device,
@@ -176,10 +202,15 @@ def show(row: dict[str, Any]) -> str:
 
 def run(args: argparse.Namespace) -> None:
     accelerator = join(args.device, args.amp)
-    shards = main_first(accelerator, lambda: open_shards(args.data, args.split))
+    sizes: list[int | None] = args.img_size or [None]
+    model = build(args, sizes[0])
+    endings = medium_for(args, model).endings
+    shards = main_first(accelerator, lambda: open_shards(args.data, args.split, endings=endings))
+    try_decoder(medium_for(args, model), shards)
     rows, results = [], []
-    for size in args.img_size or [None]:
-        row, result = measure(args, accelerator, shards, size)
+    for number, size in enumerate(sizes):
+        model = build(args, size) if number else model
+        row, result = measure(args, accelerator, shards, model, size)
         rows.append(row)
         results.append(result)
         if accelerator.is_main_process:

@@ -1,10 +1,13 @@
-"""Make shards of images for training, or verify shards that are there.
+"""Make shards of images or videos for training, or verify shards that are there.
 
     python tools/make_shards.py digits data/digits
     python tools/make_shards.py folder ~/imagenet data/imagenet --workers 16 --size 256
     python tools/make_shards.py csv list.csv data/mine
     python tools/make_shards.py idx fashion-mnist data/fashion-mnist
     python tools/make_shards.py torchvision CIFAR10 data/cifar10 --root downloads --download
+    python tools/make_shards.py video ~/kinetics data/kinetics --workers 16 --size 256
+    python tools/make_shards.py moving-digits data/moving-digits
+    python tools/make_shards.py moving-pairs fashion-mnist data/moving-fashion
     python tools/make_shards.py verify data/digits
 
 A run that was stopped goes on when the same command is given again. The same source and options
@@ -16,19 +19,32 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from bench_measure import Parser, positive_integer
 
-from vit_rpe.data import BadSamples, Recipe, ShardError, make_shards, open_shards, verify
+from vit_rpe.data import (
+    VIDEO_ENDINGS,
+    BadSamples,
+    Recipe,
+    ShardError,
+    VideoDecoder,
+    VideoRecipe,
+    make_shards,
+    open_shards,
+    verify,
+)
 from vit_rpe.data.bad import DEFAULT_LIMIT
-from vit_rpe.data.layout import read_info
+from vit_rpe.data.layout import IMAGE_ENDINGS, read_info
+from vit_rpe.data.moving import moving_digits, moving_pairs
 from vit_rpe.data.origins import csv_file, digits, idx_folder, image_folder, torchvision_dataset
+from vit_rpe.data.preparing import Preparation, check_all
 from vit_rpe.data.sources import Source
 from vit_rpe.data.storage import Storage
+from vit_rpe.data.video_origins import video_folder, video_table
 
-Origin = Callable[[argparse.Namespace], dict[str, Source]]
+Origin = Callable[[argparse.Namespace], Mapping[str, Source]]
 
 
 def share(text: str) -> float:
@@ -38,23 +54,60 @@ def share(text: str) -> float:
     return value
 
 
-def add_making(parser: argparse.ArgumentParser, origin: Origin) -> None:
+def add_making(
+    parser: argparse.ArgumentParser,
+    origin: Origin,
+    recipe: type[Recipe] | type[VideoRecipe] = Recipe,
+) -> None:
     add = parser.add_argument
     add("output", type=Path, help="folder for the shards")
-    add("--samples-per-shard", type=positive_integer, default=1000)
-    add("--size", type=positive_integer, help="shorter side, re-encoded (default: bytes kept)")
-    add("--quality", type=positive_integer, default=95, help="of re-encoded JPEGs")
+    add("--samples-per-shard", type=positive_integer, default=recipe.samples_per_shard)
     add("--seed", type=int, default=0, help="of the order of samples")
     add("--keep-order", action="store_true", help="do not shuffle")
     add_common(parser)
-    parser.set_defaults(run=make, origin=origin)
+    parser.set_defaults(run=make, origin=origin, recipe=recipe)
+
+
+def add_size(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--size", type=positive_integer, help="shorter side, re-encoded (default: bytes kept)")
+    add("--quality", type=positive_integer, default=Recipe.quality, help="of re-encoded JPEGs")
+
+
+def add_video(kinds: argparse._SubParsersAction) -> None:
+    kind = kinds.add_parser("video", help="class/video.mp4 or class/video/frame.jpg, or a .csv")
+    kind.add_argument("source", type=Path)
+    kind.add_argument("--split", default="train", help="name, where there is no train/ or val/")
+    kind.add_argument("--root", type=Path, help="folder of the paths in a .csv (default: its own)")
+    add = kind.add_argument
+    add("--clip-frames", type=positive_integer, help="one sample for each clip of so many frames")
+    add("--min-frames", type=positive_integer, default=1, help="shorter videos are bad")
+    add("--crf", type=int, default=VideoRecipe.crf, help="quality of re-encoded videos (x264)")
+    add_size(kind)
+    add_making(kind, videos, VideoRecipe)
+    kind = kinds.add_parser("moving-digits", help="scikit-learn's digits in motion: tiny clips")
+    add_making(kind, lambda _: moving_digits(), VideoRecipe)
+    kind = kinds.add_parser("moving-pairs", help="pairs of Fashion-MNIST's items in motion")
+    kind.add_argument("source", type=Path, help="folder of its idx files")
+    kind.add_argument("--train", type=positive_integer, default=12_000, help="clips to train on")
+    kind.add_argument("--test", type=positive_integer, default=2_000, help="clips to test on")
+    add_making(kind, lambda a: moving_pairs(a.source, a.train, a.test), VideoRecipe)
+
+
+def videos(args: argparse.Namespace) -> Mapping[str, Source]:
+    if args.source.suffix.lower() == ".csv":
+        return video_table(args.source, args.root)
+    return video_folder(args.source, args.split)
 
 
 def add_common(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--workers", type=positive_integer, default=os.cpu_count() or 1, help="processes")
     add(
-        "--max-bad", type=share, default=DEFAULT_LIMIT, help="share of bad images that is tolerated"
+        "--max-bad",
+        type=share,
+        default=DEFAULT_LIMIT,
+        help="share of bad samples that is tolerated",
     )
     add("--quiet", action="store_true", help="no progress bar")
 
@@ -67,44 +120,53 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     )
     kinds = parser.add_subparsers(dest="kind", required=True, parser_class=Parser)
     kind = kinds.add_parser("digits", help="scikit-learn's 8 x 8 digits, without a network")
+    add_size(kind)
     add_making(kind, lambda _: digits())
     kind = kinds.add_parser("folder", help="class/image.jpg, also below train/ and val/")
     kind.add_argument("source", type=Path)
     kind.add_argument("--split", default="train", help="name, where there is no train/ or val/")
+    add_size(kind)
     add_making(kind, lambda args: image_folder(args.source, args.split))
     kind = kinds.add_parser(
         "csv", help="a table with the columns path, label and, if wanted, split"
     )
     kind.add_argument("source", type=Path)
     kind.add_argument("--root", type=Path, help="folder of the paths (default: that of the table)")
+    add_size(kind)
     add_making(kind, lambda args: csv_file(args.source, args.root))
     kind = kinds.add_parser("idx", help="idx files, as MNIST and Fashion-MNIST have them")
     kind.add_argument("source", type=Path)
+    add_size(kind)
     add_making(kind, lambda args: idx_folder(args.source))
     kind = kinds.add_parser("torchvision", help="one of torchvision.datasets, by its name")
     kind.add_argument("source", help="CIFAR10, Flowers102, ...")
     kind.add_argument("--root", type=Path, required=True, help="where torchvision keeps its files")
     kind.add_argument("--download", action="store_true")
+    add_size(kind)
     add_making(kind, lambda args: torchvision_dataset(args.source, args.root, args.download))
-    kind = kinds.add_parser("verify", help="checksums, counts, and whether all images decode")
+    add_video(kinds)
+    kind = kinds.add_parser("verify", help="checksums, counts, and whether all samples decode")
     kind.add_argument("source", help="a folder, an fsspec address or x-{000..146}.tar")
     kind.add_argument("--split", help="one split (default: all)")
     kind.add_argument("--num-classes", type=positive_integer, help="labels must be below")
     kind.add_argument(
         "--allow-pipe", action="store_true", help="run the command of a pipe: address"
     )
+    kind.add_argument("--video", action="store_true", help="videos, if no _info.json says so")
     add_common(kind)
     kind.set_defaults(run=check)
     return parser.parse_args(argv)
 
 
+def preparation(args: argparse.Namespace) -> Preparation:
+    """The recipe of the shards, with the options that the command has."""
+    names = ("samples_per_shard", "size", "quality", "crf", "clip_frames", "min_frames")
+    options = {name: getattr(args, name) for name in names if hasattr(args, name)}
+    return args.recipe(seed=None if args.keep_order else args.seed, **options)
+
+
 def make(args: argparse.Namespace) -> None:
-    recipe = Recipe(
-        samples_per_shard=args.samples_per_shard,
-        size=args.size,
-        quality=args.quality,
-        seed=None if args.keep_order else args.seed,
-    )
+    recipe = preparation(args)
     for split, source in args.origin(args).items():
         info = make_shards(
             source,
@@ -115,10 +177,10 @@ def make(args: argparse.Namespace) -> None:
             max_bad=args.max_bad,
             progress=not args.quiet,
         )
-        left_out = len(source) - info.num_samples
+        bad = BadSamples(len(source), path=args.output / f"bad_samples-{split}.csv")
         print(
             f"{split}: {info.num_samples} samples in {len(info.filenames)} shards, "
-            f"{sum(info.shard_bytes) / 1e6:.1f} MB, {left_out} bad images left out"
+            f"{sum(info.shard_bytes) / 1e6:.1f} MB, {len(bad)} of {len(source)} left out as bad"
         )
     print(f"shards, index and _info.json are in {args.output}")
 
@@ -127,17 +189,21 @@ def check(args: argparse.Namespace) -> None:
     info = read_info(args.source, Storage()) if "tar" not in args.source else None
     splits = [args.split] if args.split or info is None else sorted(info.splits)
     for split in splits:
+        listed = info.splits.get(split) if info else None
+        video = args.video or (listed is not None and listed.made.get("medium") == "video")
         shards = open_shards(
             args.source,
             split,
+            endings=VIDEO_ENDINGS if video else IMAGE_ENDINGS,
             allow_pipe=args.allow_pipe,
             workers=args.workers,
             progress=not args.quiet,
         )
         found = verify(
             shards,
-            info.splits.get(split) if info else None,
+            listed,
             num_classes=args.num_classes or len(shards.classes) or None,
+            decode=decode_all if video else None,
             workers=args.workers,
             progress=not args.quiet,
         )
@@ -148,6 +214,10 @@ def check(args: argparse.Namespace) -> None:
             f"{name}: {shards.num_samples} samples in {len(shards.urls)} shards, {len(found)} bad"
         )
         BadSamples(shards.num_samples, args.max_bad).add(found)
+
+
+def decode_all(data: bytes) -> None:
+    check_all(VideoDecoder()(data))
 
 
 def main(argv: list[str] | None = None) -> None:

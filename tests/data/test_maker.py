@@ -107,20 +107,20 @@ def test_a_resumed_maker_equals_one_that_was_not_stopped(images, tmp_path, monke
     source = image_folder(tmp_path / "images")["train"]
     options = {"recipe": Recipe(samples_per_shard=4), "max_bad": 0.1}
     make_shards(source, tmp_path / "whole", "train", **options)
-    count, checked = 0, maker._checked
+    count, prepare = 0, Recipe.prepare
 
     def stops(*args):
         nonlocal count
         count += 1
         if count > after:
             raise Stopped
-        return checked(*args)
+        return prepare(*args)
 
-    monkeypatch.setattr(maker, "_checked", stops)
+    monkeypatch.setattr(Recipe, "prepare", stops)
     with pytest.raises(Stopped):
         make_shards(source, tmp_path / "out", "train", **options)
     assert not (tmp_path / "out" / "_info.json").exists()
-    monkeypatch.setattr(maker, "_checked", checked)
+    monkeypatch.setattr(Recipe, "prepare", prepare)
     written = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").glob("*.tar")}
     assert len(written) == after // 4
     make_shards(source, tmp_path / "out", "train", **options)
@@ -242,7 +242,10 @@ def test_csv_with_names_splits_and_bad_rows(tmp_path):
     assert [splits["train"].item(i)[1] for i in range(2)] == [1, 0]
     assert splits["val"].item(0).data == encoded(1)
     for text, message in (
-        ("path,label\n../x.png,1\n", "line 2: a path within the folder of images, got '../x.png'"),
+        (
+            "path,label\n../x.png,1\n",
+            "line 2: a path within the folder of the files, got '../x.png'",
+        ),
         ("path,label\n/etc/x.png,1\n", "line 2: a path within"),
         ("path,label\na/0.png,\n", "line 2: path and label must be given"),
         ("path,label\na/0.eps,1\n", "line 2: a file ending in jpg"),
@@ -282,7 +285,7 @@ def test_folders_that_cannot_be_used(images, tmp_path):
     (tmp_path / "images" / "val" / "gnu").mkdir()
     with pytest.raises(ValueError, match="has the class 'gnu', which train has not"):
         image_folder(tmp_path / "images")
-    with pytest.raises(ShardError, match="no images for the split 'train'"):
+    with pytest.raises(ShardError, match="no samples for the split 'train'"):
         make_shards(Arrays(np.empty((0, 2, 2), np.uint8), np.empty(0), ()), tmp_path, "train")
     with pytest.raises(ValueError, match="letters, digits and _, got '../x'"):
         make_shards(digits()["val"], tmp_path, "../x")

@@ -27,12 +27,18 @@ class Purpose(IntEnum):
     MIXING = 4
     MAKER = 5
     MODEL = 6
+    SCENE = 7
 
 
 def shuffled(n: int, purpose: Purpose, *key: int) -> NDArray[np.int64]:
     """The numbers below n in an order that follows from the key alone."""
     stream = np.random.PCG64(np.random.SeedSequence((purpose, *key)))
     return np.argsort(stream.random_raw(n), kind="stable")
+
+
+def generator(purpose: Purpose, *key: int) -> np.random.Generator:
+    """Numbers for what is drawn once and kept, such as the motions of a made clip."""
+    return np.random.Generator(np.random.PCG64(np.random.SeedSequence((purpose, *key))))
 
 
 def seed_all(purpose: Purpose, *key: int) -> None:

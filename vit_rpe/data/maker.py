@@ -1,4 +1,4 @@
-"""From a source of images to shards: in parallel, resumable, the same bytes every time, verified.
+"""From images or videos to shards: in parallel, resumable, the same bytes every time, verified.
 
 Each shard is made by itself, under a temporary name, read back and compared with what went in, and
 only then gets its name. A record beside it (sums, bad images) says so until all shards are done;
@@ -8,53 +8,30 @@ who starts again keeps the shards that have a record and makes the others.
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 import os
 import re
 import zlib
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from functools import lru_cache, partial
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from numpy.typing import NDArray
-from torchvision.transforms import InterpolationMode
-from torchvision.transforms.functional import resize
 from webdataset.writer import TarWriter
 
 from .bad import DEFAULT_LIMIT, BadSamples
-from .decode import ImageDecoder
 from .draws import Purpose, shuffled
 from .errors import BadData, BadSample, ShardError
 from .index import as_table, write_table
-from .layout import IMAGE_ENDINGS, Info, SplitInfo, index_name, read_info
+from .layout import Info, SplitInfo, index_name, read_info
 from .parallel import in_processes
+from .preparing import Preparation, Recipe
 from .scan import Row, scan
 from .sources import Source
 from .storage import Storage, written_whole
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """What decides the bytes of the shards, beside the source.
-
-    Without `size` the bytes of the images are kept; with it, the shorter side becomes `size` and
-    the image a JPEG of this quality. Samples are shuffled by `seed`, or kept in order for None.
-    """
-
-    samples_per_shard: int = 1000
-    size: int | None = None
-    quality: int = 95
-    seed: int | None = 0
-
-    def __post_init__(self) -> None:
-        for name in ("samples_per_shard", "size", "quality"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ValueError(f"{name} must be 1 or more, got {value}")
 
 
 class Made(NamedTuple):
@@ -70,7 +47,7 @@ def make_shards(
     source: Source,
     folder: str | Path,
     split: str,
-    recipe: Recipe | None = None,
+    recipe: Preparation | None = None,
     *,
     workers: int = 1,
     max_bad: float = DEFAULT_LIMIT,
@@ -79,12 +56,12 @@ def make_shards(
     """Write one split: shards, index and its part of `_info.json`. Call it again to go on."""
     recipe = recipe or Recipe()
     if len(source) == 0:
-        raise ShardError(f"no images for the split {split!r}")
+        raise ShardError(f"no samples for the split {split!r}")
     if not re.fullmatch(r"[A-Za-z0-9_]+", split):
         raise ValueError(f"a split is named by letters, digits and _, got {split!r}")
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    made = {"source": source.fingerprint(), "samples": len(source), **asdict(recipe)}
+    made = {"source": source.fingerprint(), "samples": len(source), **asdict(recipe)}  # pyright: ignore
     record = _claim(folder, split, made, source.classes)
     count = -(-len(source) // recipe.samples_per_shard)
     names = [f"{split}-{i:05d}.tar" for i in range(count)]
@@ -153,9 +130,11 @@ def _publish(folder: Path, split: SplitInfo, classes: Sequence[str]) -> None:
 # --- one shard ---------------------------------------------------------------------------------
 
 
-def _make_one(i: int, source: Source, folder: Path, names: Sequence[str], recipe: Recipe) -> Made:
+def _make_one(
+    i: int, source: Source, folder: Path, names: Sequence[str], recipe: Preparation
+) -> Made:
     path = folder / names[i]
-    found = _finished(path)
+    found = _finished(path, recipe.endings)
     if found is not None:
         return found
     order, size = _order(len(source), recipe.seed), recipe.samples_per_shard
@@ -163,7 +142,7 @@ def _make_one(i: int, source: Source, folder: Path, names: Sequence[str], recipe
     with written_whole(path) as file:
         written = _write(file, source, order[i * size : (i + 1) * size], recipe, path.name, bad)
         file.flush()
-        table = _read_back(Path(file.name), path.name, written)
+        table = _read_back(Path(file.name), path.name, written, recipe.endings)
         done = Made(table, os.path.getsize(file.name), _sha256(file.name), bad)
         with written_whole(_record(path)) as record:
             record.write(json.dumps([done.sha256, bad]).encode())
@@ -179,11 +158,11 @@ def _write(
     file: Any,
     source: Source,
     numbers: Sequence[int],
-    recipe: Recipe,
+    recipe: Preparation,
     shard: str,
     bad: list[BadSample],
 ) -> list[tuple[str, int, int]]:
-    """Samples into a tar file; gives key, label and checksum of each. Bad images are left out."""
+    """Samples into a tar file; gives key, label and checksum of each. Bad items are left out."""
     written = []
     # fixed times and owners: the same samples make the same file
     with TarWriter(file, encoder=False, mtime=0) as tar:
@@ -192,12 +171,14 @@ def _write(
             try:
                 item = source.item(number)
                 key = _key(number, item.name)
-                data, ending = _checked(item.data, item.ending, recipe)
+                parts = recipe.prepare(item.data, item.ending)
             except (BadData, OSError) as error:
                 bad.append(BadSample(shard, key, str(error)))
                 continue
-            tar.write({"__key__": key, ending: data, "cls": str(item.label).encode()})
-            written.append((key, item.label, zlib.crc32(data)))
+            label = str(item.label).encode()
+            for suffix, ending, data in parts:
+                tar.write({"__key__": key + suffix, ending: data, "cls": label})
+                written.append((key + suffix, item.label, zlib.crc32(data)))
     return written
 
 
@@ -206,21 +187,12 @@ def _key(number: int, name: str) -> str:
     return f"{number:08d}" + "_" * bool(name) + re.sub(r"[^A-Za-z0-9_-]", "_", name)[:60]
 
 
-def _checked(data: bytes, ending: str, recipe: Recipe) -> tuple[bytes, str]:
-    """The bytes for the shard: as they are, if they decode, or at another size."""
-    image = ImageDecoder()(data)
-    if recipe.size is None:
-        return data, ending
-    image = resize(image, [recipe.size], InterpolationMode.BICUBIC)  # pyright: ignore
-    stream = io.BytesIO()
-    image.save(stream, format="JPEG", quality=recipe.quality)  # pyright: ignore
-    return stream.getvalue(), "jpg"
-
-
-def _read_back(path: Path, name: str, written: list[tuple[str, int, int]]) -> NDArray[Any]:
+def _read_back(
+    path: Path, name: str, written: list[tuple[str, int, int]], endings: Sequence[str]
+) -> NDArray[Any]:
     """The rows of a new shard, if what is on disk is what was meant to be written."""
     with open(path, "rb") as file:
-        rows: list[Row] = scan(file, name, IMAGE_ENDINGS)
+        rows: list[Row] = scan(file, name, endings)
         for row, (key, label, checksum) in zip(rows, written, strict=True):
             file.seek(row.offset)
             if (row.key, row.label, zlib.crc32(file.read(row.size))) != (key, label, checksum):
@@ -232,7 +204,7 @@ def _record(path: Path) -> Path:
     return path.with_name(f".{path.name}.json")
 
 
-def _finished(path: Path) -> Made | None:
+def _finished(path: Path, endings: Sequence[str]) -> Made | None:
     """A shard that an earlier run finished: by its record, or by `_info.json`."""
     if not path.exists():
         return None
@@ -248,7 +220,7 @@ def _finished(path: Path) -> Made | None:
     if sha256 is None or _sha256(path) != sha256:
         return None
     with open(path, "rb") as file:
-        table = as_table(scan(file, path.name, IMAGE_ENDINGS))
+        table = as_table(scan(file, path.name, endings))
     return Made(table, path.stat().st_size, sha256, [BadSample(*each) for each in bad])
 
 

@@ -47,9 +47,11 @@ class Mixing:
         source = torch.arange(size, device=images.device)
         source = torch.where(valid | ~valid[source ^ 1], source, source ^ 1)
         images, labels = images[source], labels[source].clamp(min=0)
+        # the frames of a clip as channels: timm would cut a box of time and height out of it
+        planes = images.flatten(1, -3)
         with kept_generators():
-            images, targets = self._mixed(images, labels, batch)
-        return images, targets * valid[:, None]
+            planes, targets = self._mixed(planes, labels, batch)
+        return planes.reshape(images.shape), targets * valid[:, None]
 
     def _mixed(self, images: Tensor, labels: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
         mixup = self._mixup()

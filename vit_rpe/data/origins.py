@@ -8,6 +8,7 @@ import inspect
 import os
 import re
 import struct
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -29,36 +30,51 @@ def image_folder(folder: str | Path, split: str = "train") -> dict[str, Source]:
 
     Classes are the folders of the training split in the order of their names, as in torchvision.
     """
+    parts = find_splits(folder, split)
+    classes, numbers = class_folders(next(iter(parts.values())))
+    return {name: _files_of(part, classes, numbers) for name, part in parts.items()}
+
+
+def find_splits(folder: str | Path, split: str) -> dict[str, Path]:
+    """The folders train/, val/, ... in a folder, or the folder itself as one split."""
     root = Path(folder)
     if not root.is_dir():
         raise ValueError(f"no folder {str(root)!r}")
     found = [name for name in SPLITS if (root / name).is_dir()]
-    parts = {name: root / name for name in found} or {split: root}
-    classes, numbers = _classes(next(iter(parts.values())))
-    return {name: _files_of(part, classes, numbers) for name, part in parts.items()}
+    return {name: root / name for name in found} or {split: root}
 
 
-def _classes(folder: Path) -> tuple[list[str], dict[str, int]]:
+def class_folders(folder: Path) -> tuple[list[str], dict[str, int]]:
     try:
         return find_classes(str(folder))
     except FileNotFoundError:
         raise ValueError(f"{str(folder)!r} has no folders, one for each class, in it") from None
 
 
-def _files_of(folder: Path, classes: list[str], numbers: dict[str, int]) -> Files:
-    unknown = sorted(set(_classes(folder)[0]) - set(classes))
+def check_classes(folder: Path, classes: Sequence[str]) -> None:
+    unknown = sorted(set(class_folders(folder)[0]) - set(classes))
     if unknown:
         raise ValueError(f"{str(folder)!r} has the class {unknown[0]!r}, which train has not")
+
+
+def _files_of(folder: Path, classes: list[str], numbers: dict[str, int]) -> Files:
+    check_classes(folder, classes)
     endings = tuple(f".{ending}" for ending in IMAGE_ENDINGS)
     files = make_dataset(str(folder), numbers, extensions=endings, allow_empty=True)
     names = [os.path.relpath(path, folder) for path, _ in files]
     return Files(folder, names, [label for _, label in files], classes)
 
 
-def csv_file(path: str | Path, root: str | Path | None = None) -> dict[str, Source]:
+def csv_file(
+    path: str | Path,
+    root: str | Path | None = None,
+    endings: Sequence[str] = IMAGE_ENDINGS,
+    make: Callable[..., Source] = Files,
+) -> dict[str, Source]:
     """Columns path, label and, if wanted, split; paths are relative to `root`, or to the file.
 
-    Labels are numbers, or names, which are then numbered in the order of the alphabet.
+    Labels are numbers, or names, which are then numbered in the order of the alphabet. `make` is
+    the kind of source: `Files` or `Videos`.
     """
     base = Path(root) if root is not None else Path(path).parent
     with open(path, newline="", encoding="utf-8") as file:
@@ -68,7 +84,7 @@ def csv_file(path: str | Path, root: str | Path | None = None) -> dict[str, Sour
             raise ValueError(f"{path} needs the columns path and label, got {table.fieldnames}")
         rows = list(table)
     for line, row in enumerate(rows, 2):
-        _check_row(row, f"{path}, line {line}")
+        _check_row(row, f"{path}, line {line}", endings)
     numeric = all(row["label"].strip().isdigit() for row in rows)
     classes = [] if numeric else sorted({row["label"] for row in rows})
     number = int if numeric else classes.index
@@ -76,28 +92,27 @@ def csv_file(path: str | Path, root: str | Path | None = None) -> dict[str, Sour
     for row in rows:
         splits.setdefault(row.get("split") or "train", []).append(row)
     return {
-        name: Files(base, [r["path"] for r in part], [number(r["label"]) for r in part], classes)
+        name: make(base, [r["path"] for r in part], [number(r["label"]) for r in part], classes)
         for name, part in splits.items()
     }
 
 
-def _check_row(row: dict[str, str], where: str) -> None:
+def _check_row(row: dict[str, str], where: str, endings: Sequence[str]) -> None:
     if not row["path"] or not row["label"]:
         raise ValueError(
             f"{where}: path and label must be given, got {row['path']!r}, {row['label']!r}"
         )
     if Path(row["path"]).is_absolute() or ".." in Path(row["path"]).parts:
-        raise ValueError(f"{where}: a path within the folder of images, got {row['path']!r}")
-    if Path(row["path"]).suffix.lower().lstrip(".") not in IMAGE_ENDINGS:
-        raise ValueError(
-            f"{where}: a file ending in {', '.join(IMAGE_ENDINGS)}, got {row['path']!r}"
-        )
+        raise ValueError(f"{where}: a path within the folder of the files, got {row['path']!r}")
+    if Path(row["path"]).suffix.lower().lstrip(".") not in endings:
+        wanted = ", ".join(ending or "nothing (a folder of frames)" for ending in endings)
+        raise ValueError(f"{where}: a file ending in {wanted}, got {row['path']!r}")
 
 
-def idx_folder(folder: str | Path) -> dict[str, Source]:
+def idx_folder(folder: str | Path) -> dict[str, Arrays]:
     """The idx files of MNIST and Fashion-MNIST, packed (.gz) or not."""
     names = {"train": "train", "t10k": "test"}
-    splits: dict[str, Source] = {}
+    splits: dict[str, Arrays] = {}
     for path in sorted(Path(folder).glob("*-images-idx3-ubyte*"), reverse=True):
         if match := _IDX.fullmatch(path.name):
             labels = path.with_name(path.name.replace("images-idx3", "labels-idx1"))
@@ -123,7 +138,7 @@ def read_idx(path: Path) -> NDArray[np.uint8]:
     return np.frombuffer(data, np.uint8, offset=4 + 4 * axes).reshape(sides)
 
 
-def digits() -> dict[str, Source]:
+def digits() -> dict[str, Arrays]:
     """scikit-learn's 1,797 real 8 x 8 digits; every fifth of each class is for validation."""
     try:
         from sklearn.datasets import load_digits

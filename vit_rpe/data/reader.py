@@ -38,6 +38,7 @@ class Sample(NamedTuple):
 class Batch(NamedTuple):
     """What one rank gets at one step. `step` counts from the beginning of the run.
 
+    `images` are (B, C, H, W), clips (B, C, T, H, W), or several views of each, (B, V, C, T, H, W).
     Places that are padding, or whose sample is bad, have `valid` False, the label IGNORED and zeros
     for an image. `sample` is the number of the sample in its set, PADDING (-1) for none; `first` is
     the place of the first sample in the batch of all ranks.
@@ -175,10 +176,10 @@ class BatchReader(IterableDataset[Batch]):
             return sample, None
         try:
             decoded = self.decode(sample.data)
+            seed_all(Purpose.SAMPLE, self.plan.seed, *key)
+            return sample, apply(decoded)  # the frames of a video are decoded here, some of them
         except BadData as error:
             return BadSample(sample.shard, sample.key, str(error)), None
-        seed_all(Purpose.SAMPLE, self.plan.seed, *key)
-        return sample, apply(decoded)
 
     def _collate(self, epoch: int, step: int, entries: Entries, places: Sequence[Place]) -> Batch:
         samples, images = zip(*places, strict=True)

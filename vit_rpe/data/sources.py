@@ -1,4 +1,4 @@
-"""Where images come from before they are in shards: files, arrays, datasets."""
+"""Where samples come from before they are in shards: files, arrays, datasets."""
 
 from __future__ import annotations
 
@@ -13,9 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from .encode import frame_archive
+
 
 class Item(NamedTuple):
-    """One image before it is in a shard: a name for its key, and its bytes as a file."""
+    """An image or video before it is in a shard: a name for its key, and its bytes as a file."""
 
     name: str
     label: int
@@ -53,8 +55,8 @@ class Files:
 
     def fingerprint(self) -> str:
         """Of names, labels and sizes: a file that was replaced by another is noticed."""
-        sizes = map(_size, (self.root / name for name in self.names))
-        return _digest(zip(self.names, self.labels, sizes, strict=True))
+        sizes = map(file_size, (self.root / name for name in self.names))
+        return digest(zip(self.names, self.labels, sizes, strict=True))
 
 
 @dataclass(frozen=True)
@@ -72,7 +74,25 @@ class Arrays:
         return Item("", int(self.labels[i]), "png", as_png(self.images[i]))
 
     def fingerprint(self) -> str:
-        return _digest([self.images.shape, self.images.tobytes(), self.labels.tolist()])
+        return digest([self.images.shape, self.images.tobytes(), self.labels.tolist()])
+
+
+@dataclass(frozen=True)
+class Clips:
+    """Grey clips in an array (N, T, H, W) of bytes, kept as zip archives of PNG."""
+
+    clips: NDArray[np.uint8]
+    labels: NDArray[Any]
+    classes: Sequence[str]
+
+    def __len__(self) -> int:
+        return len(self.clips)
+
+    def item(self, i: int) -> Item:
+        return clip_item(self.clips[i], int(self.labels[i]))
+
+    def fingerprint(self) -> str:
+        return digest([self.clips.shape, self.clips.tobytes(), self.labels.tolist()])
 
 
 @dataclass(frozen=True)
@@ -91,7 +111,12 @@ class Dataset:
         return Item("", int(label), "png", as_png(image))
 
     def fingerprint(self) -> str:
-        return _digest([self.name, len(self)])
+        return digest([self.name, len(self)])
+
+
+def clip_item(clip: NDArray[np.uint8], label: int) -> Item:
+    """A clip (T, H, W) as an item."""
+    return Item("", label, "zip", frame_archive(("png", as_png(frame)) for frame in clip))
 
 
 def as_png(image: Image.Image | NDArray[np.uint8]) -> bytes:
@@ -102,7 +127,7 @@ def as_png(image: Image.Image | NDArray[np.uint8]) -> bytes:
     return stream.getvalue()
 
 
-def _size(path: Path) -> int:
+def file_size(path: Path) -> int:
     """Of a file; one that is missing is a bad sample, when its turn comes."""
     try:
         return path.stat().st_size
@@ -110,8 +135,8 @@ def _size(path: Path) -> int:
         return -1
 
 
-def _digest(parts: Any) -> str:
-    digest = hashlib.sha256()
+def digest(parts: Any) -> str:
+    total = hashlib.sha256()
     for part in parts:
-        digest.update(part if isinstance(part, bytes) else repr(part).encode("utf-8", "replace"))
-    return digest.hexdigest()
+        total.update(part if isinstance(part, bytes) else repr(part).encode("utf-8", "replace"))
+    return total.hexdigest()

@@ -9,16 +9,14 @@ from inspect import signature
 from itertools import chain
 from typing import Any
 
-import torch
 from PIL import Image
 from timm.data import auto_augment
 from timm.data.constants import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
-from timm.data.random_erasing import RandomErasing
 from timm.data.transforms_factory import create_transform
 from torch import Tensor
 from torchvision import transforms
 
-from .draws import Purpose, kept_generators, seed_all
+from .finish import Erasing, Finish
 
 TRIVIAL = "trivial"  # torchvision's TrivialAugmentWide, beside the names that timm knows
 _FIXED = {"input_size", "is_training", "separate", "use_prefetcher", "normalize", "re_num_splits"}
@@ -87,17 +85,7 @@ class ImageTransform:
 
     def finish(self, images: Tensor, draws: Sequence[tuple[int, ...]]) -> Tensor:
         """Normalised images, some with erased parts; `draws` are the keys of their random draws."""
-        mean, std = (
-            torch.tensor(values, device=images.device).view(-1, 1, 1) * 255
-            for values in (self._mean, self._std)
-        )
-        images = _normalised(images, mean, std)
-        if self._erasing is not None:
-            with kept_generators():
-                for image, key in zip(images, draws, strict=True):
-                    seed_all(Purpose.ERASING, *key)
-                    self._erasing(image)
-        return images
+        return self._finish(images, draws)
 
     @property
     def _mean(self) -> Sequence[float]:
@@ -108,12 +96,12 @@ class ImageTransform:
         return self.options.get("std", IMAGENET_DEFAULT_STD)
 
     @cached_property
-    def _erasing(self) -> RandomErasing | None:
-        """Draws on the CPU, wherever the images are, so that all devices erase the same."""
-        if not self.training or not self.options.get("re_prob"):
-            return None
-        mode, count = self.options.get("re_mode", "const"), self.options.get("re_count", 1)
-        return RandomErasing(self.options["re_prob"], mode=mode, max_count=count, device="cpu")
+    def _finish(self) -> Finish:
+        erasing = None
+        if self.training and self.options.get("re_prob"):
+            mode, count = self.options.get("re_mode", "const"), self.options.get("re_count", 1)
+            erasing = Erasing(self.options["re_prob"], mode, count)
+        return Finish(self._mean, self._std, erasing)
 
     def _side(self, epoch: int) -> int:
         return self.size if isinstance(self.size, int) else self.size(epoch)
@@ -135,19 +123,6 @@ class ImageTransform:
 
     def __getstate__(self) -> dict[str, Any]:
         return {"size": self.size, "training": self.training, "options": self.options}
-
-
-def _normalised(images: Tensor, mean: Tensor, std: Tensor) -> Tensor:
-    """(images - mean) / std. On a CPU one by one, as they fit into its cache, and by NumPy: torch
-    would start threads for each, which get in the way of the workers."""
-    if not images.is_cpu:
-        return images.float().sub_(mean).div_(std)
-    out = torch.empty(images.shape)
-    for image, result in zip(images.numpy(), out.numpy(), strict=True):
-        result[...] = image
-        result -= mean.numpy()
-        result /= std.numpy()
-    return out
 
 
 def _mended(transform: Any) -> Apply:

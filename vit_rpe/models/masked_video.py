@@ -49,6 +49,11 @@ class MaskedVideo(MaskedViT):
         super().__init__(embed_layer=embed, one_sided=one_sided, **options)
         self.causal_time = causal_time
 
+    @property
+    def num_frames(self) -> int:
+        """Frames of a clip, as it is now."""
+        return self.patch_embed.num_frames
+
     def forward_intermediates(
         self,
         x: Tensor,

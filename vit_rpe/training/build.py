@@ -59,6 +59,8 @@ def model_arguments(recipe: Recipe) -> dict[str, Any]:
             kwargs[key] = getattr(recipe, field)
     if recipe.img_size is not None and _has_fixed_size(recipe.model):
         kwargs.setdefault("img_size", recipe.img_size)
+    if recipe.num_frames is not None:
+        kwargs.setdefault("num_frames", recipe.num_frames)
     return kwargs
 
 

@@ -13,8 +13,8 @@ import torch
 from accelerate import Accelerator
 from torch import Tensor, nn
 
-from vit_rpe.data import make_shards
-from vit_rpe.data.sources import Arrays
+from vit_rpe.data import VideoRecipe, make_shards
+from vit_rpe.data.sources import Arrays, Clips
 
 from . import recipe_file
 from .build import attention_path
@@ -49,7 +49,8 @@ def dry_run(recipe: Recipe) -> None:
         say(f"batch       {recipe.batch_size} = {world} processes x {pieces} pieces x {piece}")
         say(f"model       {recipe.model}, {_count(net):,} parameters")
         say(f"attention   {path or 'the model decides'}")
-        say(f"FLOPs       {_giga(flops)} G for an image, {_giga(flops, BACKWARD)} G in training")
+        sample = "an image" if recipe.num_frames is None else "a clip"
+        say(f"FLOPs       {_giga(flops)} G for {sample}, {_giga(flops, BACKWARD)} G in training")
         say(_memory(trainer, _step(trainer), piece))
         say("a step, an evaluation and a checkpoint: passed")
 
@@ -101,10 +102,14 @@ def _memory(trainer: Trainer, saved: int, piece: int) -> str:
 def _with_random_images(recipe: Recipe, run: Path, world: int) -> Recipe:
     count, classes = SAMPLES * world * recipe.grad_accum_steps, recipe.num_classes or 1000
     draw = np.random.default_rng(0)
-    images = draw.integers(0, 256, (count, 64, 64), dtype=np.uint8)
+    frames = () if recipe.num_frames is None else (recipe.num_frames * (recipe.frame_stride or 1),)
+    pixels = draw.integers(0, 256, (count, *frames, 64, 64), dtype=np.uint8)
     labels = draw.integers(0, classes, count)
     folder, val = run / "shards", recipe.val_split and "train"
-    make_shards(Arrays(images, labels, []), folder, "train")
+    if recipe.num_frames is None:
+        make_shards(Arrays(pixels, labels, []), folder, "train")
+    else:
+        make_shards(Clips(pixels, labels, []), folder, "train", VideoRecipe())
     changes = {"data_dir": str(folder), "train_split": "train", "val_split": val}
     return recipe.model_copy(update={**changes, "num_classes": classes})
 

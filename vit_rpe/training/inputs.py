@@ -10,23 +10,27 @@ from accelerate import Accelerator
 
 from vit_rpe.data import (
     BadSamples,
-    ImageTransform,
     Loader,
     Plan,
     ShardError,
     Shards,
+    Transform,
+    VideoRecipe,
     make_shards,
     open_shards,
 )
+from vit_rpe.data import Recipe as ImageRecipe
 from vit_rpe.data.layout import read_info
+from vit_rpe.data.moving import moving_digits
 from vit_rpe.data.origins import digits
 from vit_rpe.data.storage import Storage
 
 from .errors import RecipeError
+from .medium import Images, Medium, medium_of, try_decoder
 from .ranks import main_first
 from .recipe import Recipe
 
-SOURCES = {"digits": digits}
+SOURCES = {"digits": (digits, ImageRecipe()), "moving_digits": (moving_digits, VideoRecipe())}
 
 
 @dataclass(frozen=True)
@@ -59,16 +63,22 @@ def _inputs(recipe: Recipe, make: bool) -> Inputs:
 def _make(recipe: Recipe) -> None:
     if recipe.data_source is None or read_info(recipe.data_dir, Storage()) is not None:
         return
-    for split, source in SOURCES[recipe.data_source]().items():
-        make_shards(source, recipe.data_dir, split)
+    origin, preparation = SOURCES[recipe.data_source]
+    for split, source in origin().items():
+        make_shards(source, recipe.data_dir, split, preparation)
 
 
 def _open(recipe: Recipe, field: str) -> Shards | None:
     split = getattr(recipe, field)
     if split is None:
         return None
+    medium = medium_of(recipe)
     try:
-        return open_shards(recipe.data_dir, split, cache=recipe.data_cache)
+        shards = open_shards(
+            recipe.data_dir, split, endings=medium.endings, cache=recipe.data_cache
+        )
+        try_decoder(medium, shards)
+        return shards
     except ShardError as error:
         hint = "" if Path(recipe.data_dir).exists() else " (tools/make_shards.py makes shards)"
         raise RecipeError(f"data_dir, {field}: {error}{hint}") from None
@@ -126,17 +136,20 @@ def evaluation_loader(
     batch_size: int,
     *,
     workers: int = 0,
+    medium: Medium | None = None,
     bad: BadSamples | None = None,
     world: int = 1,
     **place: Any,
 ) -> Loader:
     """Every sample once, in order; `batch_size` is that of one process."""
+    medium = medium or Images()
     plan = Plan(shards.lengths, batch_size * world, shuffle=False, drop_last=False)
-    transform = ImageTransform(config["input_size"][-1], options=evaluation_options(config))
+    side, options = config["input_size"][-1], evaluation_options(config)
     return Loader(
         shards,
         plan,
-        transform,
+        medium.transform(side, training=False, options=options),
+        decode=medium.decode,
         world=world,
         workers=workers,
         num_classes=num_classes,
@@ -145,9 +158,10 @@ def evaluation_loader(
     )
 
 
-def training_transform(recipe: Recipe, side: int, config: dict[str, Any]) -> ImageTransform:
+def training_transform(recipe: Recipe, side: int, config: dict[str, Any]) -> Transform:
     if recipe.no_aug:
-        return ImageTransform(side, options=evaluation_options(config))
+        single = medium_of(recipe.model_copy(update={"val_clips": 1, "val_crops": 1}))
+        return single.transform(side, training=False, options=evaluation_options(config))
     options = {
         "scale": tuple(recipe.scale),
         "ratio": tuple(recipe.ratio),
@@ -163,7 +177,7 @@ def training_transform(recipe: Recipe, side: int, config: dict[str, Any]) -> Ima
         "std": tuple(config["std"]),
     }
     try:
-        return ImageTransform(side, training=True, options=options)
+        return medium_of(recipe).transform(side, training=True, options=options)
     except (ValueError, AssertionError, KeyError, IndexError) as error:
         raise RecipeError(f"augmentation (aa {recipe.aa!r}, ...): {error}") from None
 
@@ -178,7 +192,7 @@ def _loader(
     recipe: Recipe,
     shards: Shards,
     plan: Plan,
-    transform: ImageTransform,
+    transform: Transform,
     num_classes: int,
     bad: BadSamples,
     place: dict[str, Any],
@@ -187,6 +201,7 @@ def _loader(
         shards,
         plan,
         transform,
+        decode=medium_of(recipe).decode,
         workers=recipe.workers,
         num_classes=num_classes,
         bad=bad,

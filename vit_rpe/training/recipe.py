@@ -35,6 +35,9 @@ class Recipe(BaseModel):
     model_kwargs: dict[str, Any] = Field({}, description="arguments of the model, by name")
     num_classes: Positive | None = Field(None, description="null: as many as the shards name")
     img_size: Positive | None = Field(None, description="side of the images; null: the model's")
+    num_frames: Positive | None = Field(
+        None, description="of a clip, for a model of videos: the data are videos; null: images"
+    )
     pretrained: bool = Field(False, description="start from timm's published weights")
     initial_checkpoint: str | None = Field(
         None,
@@ -52,8 +55,8 @@ class Recipe(BaseModel):
 
     # --- data
     data_dir: str = Field(description="folder, address or pattern of the shards (docs/data.md)")
-    data_source: Literal["digits"] | None = Field(
-        None, description="what makes the shards if data_dir has none: digits needs no network"
+    data_source: Literal["digits", "moving_digits"] | None = Field(
+        None, description="what makes the shards if data_dir has none: these need no network"
     )
     train_split: str = Field("train", description="split to train on")
     val_split: str | None = Field("val", description="split to evaluate on; null: no evaluation")
@@ -65,6 +68,20 @@ class Recipe(BaseModel):
     aug_repeats: Positive = Field(1, description="copies of a sample in an epoch, augmented apart")
     max_bad_samples: Share = Field(
         0.001, description="share of unreadable samples that is tolerated"
+    )
+    frame_stride: Positive | None = Field(
+        1,
+        description="videos: a clip takes every so many-th frame; null: it spans the whole video, "
+        "one frame of each of num_frames equal parts",
+    )
+    val_clips: Positive = Field(
+        1, description="videos: clips spread over a video that are averaged in evaluation"
+    )
+    val_crops: Literal[1, 3] = Field(
+        1, description="videos: crops of each of these clips: the centre, or along the longer side"
+    )
+    video_decoder: Literal["pyav", "torchcodec"] = Field(
+        "pyav", description="videos: torchcodec needs FFmpeg's libraries"
     )
 
     # --- batches and length
@@ -265,6 +282,13 @@ class Recipe(BaseModel):
         yield (
             self.no_aug and (self.aa is not None or self.reprob > 0),
             "no_aug: true cannot be combined with aa or reprob",
+        )
+        for name in ("frame_stride", "val_clips", "val_crops", "video_decoder"):
+            changed = getattr(self, name) != Recipe.model_fields[name].default
+            yield changed and self.num_frames is None, f"{name} is for videos: it needs num_frames"
+        yield (
+            self.channels_last and self.num_frames is not None,
+            "channels_last is for images, and num_frames makes clips",
         )
         yield (
             self.model_ema_warmup and not self.model_ema,

@@ -21,6 +21,7 @@ from .build import attention_path, build_model, build_teacher, model_arguments, 
 from .checkpoint import Checkpoints, find_checkpoint
 from .errors import CheckpointError, Diverged, RecipeError, Stopped
 from .inputs import BadSamples, Inputs, evaluation_loader, open_inputs, share, training_loader
+from .medium import medium_of
 from .meter import Meter, forward_flops, reachable_flops
 from .ranks import barrier, leave, of_main, start
 from .recipe import Recipe, table
@@ -146,6 +147,7 @@ def _val_loader(
         config,
         recipe.validation_batch_size or size // recipe.grad_accum_steps,
         workers=recipe.workers,
+        medium=medium_of(recipe),
         bad=bad,
         **place,
     )

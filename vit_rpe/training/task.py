@@ -85,7 +85,9 @@ class Teacher:
     def loss(self, logits: Tensor, images: Tensor) -> Tensor:
         """The loss of each sample, (B,)."""
         with torch.no_grad():
-            taught = self.model(self.model.normalize_input(images, *self.look)).float()
+            planes = images.flatten(2, -2)  # timm's normalisation knows images alone
+            planes = self.model.normalize_input(planes, *self.look)
+            taught = self.model(planes.view(images.shape)).float()
         if self.hard:
             return F.cross_entropy(logits, taught.argmax(-1), reduction="none")
         t = self.temperature

@@ -1,0 +1,157 @@
+"""Clips made of still images that move: sets on which a single frame cannot tell the class.
+
+Everything moves on a torus: what leaves the canvas on one side comes back on the other, and the
+place where a motion starts is drawn evenly. So each frame by itself looks alike in all classes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import permutations
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .draws import Purpose, generator
+from .origins import digits, idx_folder
+from .sources import Item, Source, clip_item, digest
+
+Bytes = NDArray[np.uint8]
+Draw = np.random.Generator
+Track = NDArray[np.float64]  # (T, 2): how far down and right, frame by frame
+
+PERIOD = 8  # frames of a circle or a swing
+KINDS = (1, 2, 7, 8)  # of Fashion-MNIST: trousers, pullovers, sneakers and bags
+DIRECTIONS = {"right": (0, 1), "left": (0, -1), "down": (1, 0), "up": (-1, 0)}
+
+
+def straight(draw: Draw, time: NDArray[np.int64], direction: tuple[int, int]) -> Track:
+    """At one or two pixels a frame."""
+    return draw.integers(1, 3) * np.outer(time, direction).astype(np.float64)
+
+
+def circling(draw: Draw, time: NDArray[np.int64], turn: int) -> Track:
+    angle = turn * 2 * np.pi * (time / PERIOD + draw.random())
+    return draw.uniform(2.5, 4) * np.stack([np.sin(angle), np.cos(angle)], 1)
+
+
+def swinging(draw: Draw, time: NDArray[np.int64], direction: tuple[int, int]) -> Track:
+    wave = np.sin(2 * np.pi * (time / PERIOD + draw.random()))
+    return draw.uniform(2.5, 4) * wave[:, None] * np.array(direction)
+
+
+MOTIONS: dict[str, Callable[[Draw, NDArray[np.int64]], Track]] = {
+    **{name: lambda d, t, to=to: straight(d, t, to) for name, to in DIRECTIONS.items()},
+    "clockwise": lambda d, t: circling(d, t, 1),
+    "anticlockwise": lambda d, t: circling(d, t, -1),
+    "swinging across": lambda d, t: swinging(d, t, (0, 1)),
+    "swinging along": lambda d, t: swinging(d, t, (1, 0)),
+}
+
+
+@dataclass(frozen=True)
+class MovingDigits:
+    """Each image moves `copies` times, each time in one of MOTIONS: the class is the motion."""
+
+    images: Bytes  # (N, h, w)
+    copies: int = 2
+    frames: int = 8
+    side: int = 16
+    seed: int = 0
+
+    classes = tuple(MOTIONS)
+
+    def __len__(self) -> int:
+        return len(self.images) * self.copies
+
+    def item(self, i: int) -> Item:
+        return clip_item(*self.clip(i))
+
+    def clip(self, i: int) -> tuple[Bytes, int]:
+        """The frames (T, H, W) and the class of a clip."""
+        draw = generator(Purpose.SCENE, self.seed, i)
+        label = int(draw.integers(len(MOTIONS)))
+        track = MOTIONS[self.classes[label]](draw, np.arange(self.frames))
+        return _moved(self.images[i // self.copies], track, draw, self.side), label
+
+    def fingerprint(self) -> str:
+        shape = (self.images.shape, self.copies, self.frames, self.side, self.seed)
+        return digest(["moving digits", shape, self.images.tobytes()])
+
+
+@dataclass(frozen=True)
+class MovingPairs:
+    """Two items of different kinds move over each other, one across, the other up or down; the
+    class is which kind does which. Items and motions alone, without who does what, tell half."""
+
+    images: Bytes  # (N, h, w)
+    labels: NDArray[np.int64]
+    kinds: Sequence[int]
+    clips: int
+    frames: int = 8
+    side: int = 48
+    seed: int = 0
+
+    @property
+    def pairs(self) -> list[tuple[int, int]]:
+        return list(permutations(self.kinds, 2))
+
+    @property
+    def classes(self) -> list[str]:
+        return [f"{across} across, {along} up or down" for across, along in self.pairs]
+
+    def __len__(self) -> int:
+        return self.clips
+
+    def item(self, i: int) -> Item:
+        return clip_item(*self.clip(i))
+
+    def clip(self, i: int) -> tuple[Bytes, int]:
+        label = i % len(self.pairs)
+        draw = generator(Purpose.SCENE, self.seed, i)
+        layers = []
+        for kind, ways in zip(self.pairs[label], (("right", "left"), ("down", "up")), strict=True):
+            image = self.images[draw.choice(np.flatnonzero(self.labels == kind))]
+            direction = DIRECTIONS[ways[draw.integers(2)]]
+            track = straight(draw, np.arange(self.frames), direction) * 2
+            layers.append(_moved(image, track, draw, self.side))
+        front, back = layers[:: 1 if draw.integers(2) else -1]  # either may be in front
+        return np.where(front > 0, front, back), label
+
+    def fingerprint(self) -> str:
+        shape = (
+            self.images.shape,
+            tuple(self.kinds),
+            self.clips,
+            self.frames,
+            self.side,
+            self.seed,
+        )
+        return digest(["moving pairs", shape, self.images.tobytes(), self.labels.tolist()])
+
+
+def _moved(image: Bytes, track: Track, draw: Draw, side: int) -> Bytes:
+    """The image along a track, from a place that is drawn, (T, side, side)."""
+    canvas = np.zeros((side, side), np.uint8)
+    canvas[: image.shape[0], : image.shape[1]] = image
+    places = np.round(track + draw.integers(0, side, 2)).astype(int)
+    return np.stack([np.roll(canvas, tuple(place), (0, 1)) for place in places.tolist()])
+
+
+def moving_digits() -> dict[str, Source]:
+    """scikit-learn's digits in motion; the images of the validation clips are held out."""
+    return {
+        split: MovingDigits(source.images, seed=number)
+        for number, (split, source) in enumerate(digits().items())
+    }
+
+
+def moving_pairs(folder: str | Path, train: int = 12_000, test: int = 2_000) -> dict[str, Source]:
+    """Pairs of idx images (Fashion-MNIST: trousers, pullovers, sneakers, bags) in motion."""
+    sizes = {"train": train, "test": test}
+    return {
+        split: MovingPairs(source.images, source.labels, KINDS, sizes[split], seed=number)
+        for number, (split, source) in enumerate(idx_folder(folder).items())
+    }

@@ -1,0 +1,150 @@
+"""Bytes of a video to frames: named, safe containers only, and never more pixels than allowed.
+
+A video is a file (mp4, mov, webm, mkv, avi), decoded by PyAV or torchcodec, or the images of a
+folder in one zip archive, stored and not compressed, decoded by PIL. It is opened first; frames are
+decoded when they are asked for, those of one clip and no others.
+"""
+
+from __future__ import annotations
+
+import io
+import zipfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from .decode import MAX_PIXELS, ImageDecoder
+from .errors import BadData
+
+# in order of preference, should a sample have several
+VIDEO_ENDINGS = ("mp4", "webm", "mkv", "avi", "mov", "m4v", "zip")
+BACKENDS = ("pyav", "torchcodec")
+MAX_CLIP_PIXELS = 500_000_000  # of all frames of a clip: a gigabyte and a half
+Frame = NDArray[np.uint8]  # (H, W, 3)
+
+
+class Video(Protocol):
+    """An opened video. What cannot be decoded raises BadData."""
+
+    @property
+    def num_frames(self) -> int: ...
+    @property
+    def rate(self) -> Fraction | None:
+        """Frames per second, where the file says so."""
+        ...
+
+    def frames(self, numbers: Sequence[int]) -> Tensor:
+        """The frames of these numbers as bytes, (T, 3, H, W)."""
+        ...
+
+    def __iter__(self) -> Iterator[Frame]:
+        """All frames, one after the other."""
+        ...
+
+
+@dataclass(frozen=True)
+class VideoDecoder:
+    """Opens a video. Backends may differ in the last bit of a pixel, so a run stays with one."""
+
+    backend: str = "pyav"
+    max_pixels: int = MAX_PIXELS  # of a frame
+
+    def __post_init__(self) -> None:
+        if self.backend not in BACKENDS:
+            raise ValueError(
+                f"a backend of videos is one of {', '.join(BACKENDS)}, got {self.backend!r}"
+            )
+
+    def __call__(self, data: bytes) -> Video:
+        container = _container(data)
+        if container == "zip":
+            return FrameArchive(data, ImageDecoder(max_pixels=self.max_pixels))
+        from . import video_files  # PyAV and torchcodec are optional
+
+        open_file = {"pyav": video_files.PyAVVideo, "torchcodec": video_files.TorchCodecVideo}
+        return open_file[self.backend](data, container, self.max_pixels)
+
+
+def _container(data: bytes) -> str:
+    """The kind of file by its first bytes. FFmpeg is told and never guesses: among the kinds that
+    it would try are playlists, which name other files."""
+    if data[:4] == b"PK\3\4":
+        return "zip"
+    if data[:4] == b"\x1aE\xdf\xa3":
+        return "matroska"
+    if data[:4] == b"RIFF" and data[8:11] == b"AVI":
+        return "avi"
+    if data[4:8] in (b"ftyp", b"moov", b"mdat", b"wide", b"free", b"skip"):
+        return "mov"
+    raise BadData("not a video in one of mp4, mov, webm, mkv, avi, or a zip archive of frames")
+
+
+class FrameArchive:
+    """The frames of a folder, as image files in a zip archive, in the order of their names."""
+
+    rate = None
+
+    def __init__(self, data: bytes, decode: Callable[[bytes], object]):
+        self._decode = decode
+        with undecodable():
+            self._archive = zipfile.ZipFile(io.BytesIO(data))
+        members = self._archive.infolist()
+        if any(member.compress_type != zipfile.ZIP_STORED for member in members):
+            raise BadData("the frames of a zip archive must be stored, not compressed")
+        self._names = sorted(member.filename for member in members)
+        if not self._names:
+            raise BadData("a zip archive without frames")
+
+    @property
+    def num_frames(self) -> int:
+        return len(self._names)
+
+    def files(self) -> Iterator[tuple[str, bytes]]:
+        """Ending and bytes of each frame, as they are."""
+        for name in self._names:
+            with undecodable():
+                data = self._archive.read(name)
+            yield name.rpartition(".")[2], data
+
+    def frames(self, numbers: Sequence[int]) -> Tensor:
+        return stacked([self._frame(number) for number in numbers], numbers)
+
+    def __iter__(self) -> Iterator[Frame]:
+        return map(self._frame, range(self.num_frames))
+
+    def _frame(self, number: int) -> Frame:
+        with undecodable():
+            return np.asarray(self._decode(self._archive.read(self._names[number])))
+
+
+def stacked(frames: Sequence[Frame], numbers: Sequence[int]) -> Tensor:
+    """(T, 3, H, W) of frames that must be all there, and of one size."""
+    if len(frames) < len(numbers):
+        raise BadData(f"cut off: {len(frames)} of the frames {list(numbers)} decode")
+    sizes = {frame.shape[:2] for frame in frames}
+    if len(sizes) > 1:
+        raise BadData(f"frames of different sizes: {sorted(sizes)}")
+    return torch.from_numpy(np.stack(frames)).permute(0, 3, 1, 2)
+
+
+def check_pixels(height: int, width: int, frames: int, max_pixels: int) -> None:
+    if height * width > max_pixels or height * width * frames > MAX_CLIP_PIXELS:
+        raise BadData(f"decompression bomb: {frames} frames of {width} x {height} pixels")
+
+
+@contextmanager
+def undecodable() -> Iterator[None]:
+    """Decoders raise what they like; here it all means one thing."""
+    try:
+        yield
+    except BadData:
+        raise
+    except Exception as error:
+        raise BadData(f"{type(error).__name__}: {' '.join(str(error).split())}") from None

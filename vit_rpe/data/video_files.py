@@ -1,0 +1,127 @@
+"""Video files by PyAV, or by torchcodec where FFmpeg's libraries are there."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator, Sequence
+from fractions import Fraction
+from typing import Any
+
+from torch import Tensor
+
+from .errors import BadData, ShardError
+from .video import Frame, check_pixels, stacked, undecodable
+
+
+class PyAVVideo:
+    """One video file in memory. Opening it reads the times of its packets and decodes nothing."""
+
+    rate: Fraction | None
+
+    def __init__(self, data: bytes, container: str, max_pixels: int):
+        self._data, self._container, self._max_pixels = data, container, max_pixels
+        self._av = pyav()
+        with undecodable(), self._opened() as file:
+            stream = _video_stream(file)
+            self.rate, self._size = stream.average_rate, (stream.height, stream.width)
+            promised = stream.frames if container == "mov" else 0  # others only guess
+            times = [packet.pts for packet in file.demux(stream) if packet.size]
+        self.num_frames = len(times)
+        if self.num_frames < promised:
+            raise BadData(f"cut off: {self.num_frames} of {promised} frames are there")
+        if not times:
+            raise BadData("a video without frames")
+        # some containers have no times, or the same one twice: then frames are counted
+        timed = None not in times and len(set(times)) == len(times)
+        self._times: list[int] = sorted(times) if timed else []
+        check_pixels(*self._size, 1, max_pixels)
+
+    def frames(self, numbers: Sequence[int]) -> Tensor:
+        check_pixels(*self._size, len(numbers), self._max_pixels)
+        wanted, found = set(numbers), {}
+        with undecodable(), self._opened() as file:
+            for number, frame in self._from(file, min(numbers)):
+                if number in wanted:
+                    found[number] = frame.to_ndarray(format="rgb24")
+                if number >= max(numbers):
+                    break
+        return stacked([found[number] for number in numbers if number in found], numbers)
+
+    def __iter__(self) -> Iterator[Frame]:
+        with undecodable(), self._opened() as file:
+            for frame in file.decode(_video_stream(file)):
+                yield frame.to_ndarray(format="rgb24")
+
+    def _opened(self) -> Any:
+        return self._av.open(io.BytesIO(self._data), format=self._container)
+
+    def _from(self, file: Any, first: int) -> Iterator[tuple[int, Any]]:
+        """Numbered frames from a key frame at or before `first`."""
+        stream = _video_stream(file)
+        if self._times and 0 < first < self.num_frames:
+            file.seek(self._times[first], stream=stream)
+            frames = file.decode(stream)
+            head = next(frames, None)
+            if head is not None and head.pts in self._times[: first + 1]:
+                number = self._times.index(head.pts)
+                yield number, head
+                yield from enumerate(frames, number + 1)
+                return
+            file.seek(self._times[0], stream=stream)  # it went too far
+        yield from enumerate(file.decode(stream))
+
+
+def _video_stream(file: Any) -> Any:
+    if not file.streams.video:
+        raise BadData("a file without a video stream")
+    stream = file.streams.video[0]
+    stream.thread_type = "NONE"  # a worker has one core
+    return stream
+
+
+class TorchCodecVideo:
+    """The same by torchcodec."""
+
+    def __init__(self, data: bytes, container: str, max_pixels: int):
+        decoders = _torchcodec()
+        with undecodable():
+            self._video = decoders.VideoDecoder(data, num_ffmpeg_threads=1)
+            about = self._video.metadata
+            self.num_frames = len(self._video)
+        self.rate = Fraction(about.average_fps).limit_denominator(1001)
+        self._size, self._max_pixels = (about.height, about.width), max_pixels
+        check_pixels(*self._size, 1, max_pixels)
+
+    def frames(self, numbers: Sequence[int]) -> Tensor:
+        check_pixels(*self._size, len(numbers), self._max_pixels)
+        with undecodable():
+            return self._video.get_frames_at(list(numbers)).data
+
+    def __iter__(self) -> Iterator[Frame]:
+        with undecodable():
+            for frame in self._video:
+                yield frame.permute(1, 2, 0).numpy()
+
+
+def pyav() -> Any:
+    try:
+        import av
+    except ImportError:
+        raise ShardError(
+            "video files are decoded by PyAV: pip install vit_rpe[video]; folders of frames "
+            "(zip members) need nothing"
+        ) from None
+    return av
+
+
+def _torchcodec() -> Any:
+    try:
+        from torchcodec import decoders  # pyright: ignore
+    except ImportError:
+        raise ShardError("no torchcodec here: pip install torchcodec, or decode by pyav") from None
+    except (OSError, RuntimeError):  # its way to say that FFmpeg's libraries are missing
+        raise ShardError(
+            "torchcodec finds no FFmpeg libraries (libavcodec, ...): install them, or decode by "
+            "pyav, which brings its own"
+        ) from None
+    return decoders

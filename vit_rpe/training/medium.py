@@ -1,0 +1,80 @@
+"""Images or videos: how shards are read and what becomes of a sample, by a recipe or a tool."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from vit_rpe.data import (
+    VIDEO_ENDINGS,
+    BadData,
+    ClipSampler,
+    ClipTransform,
+    ImageDecoder,
+    ImageTransform,
+    Sample,
+    SampleReader,
+    Shards,
+    Transform,
+    VideoDecoder,
+)
+from vit_rpe.data.layout import IMAGE_ENDINGS
+
+from .recipe import Recipe
+
+
+class Medium(Protocol):
+    @property
+    def endings(self) -> Sequence[str]: ...
+    @property
+    def decode(self) -> Callable[[bytes], Any]: ...
+    def transform(self, side: int, training: bool, options: dict[str, Any]) -> Transform: ...
+
+
+@dataclass(frozen=True)
+class Images:
+    endings = IMAGE_ENDINGS
+    decode = ImageDecoder()
+
+    def transform(self, side: int, training: bool, options: dict[str, Any]) -> ImageTransform:
+        return ImageTransform(side, training, options)
+
+
+@dataclass(frozen=True)
+class Videos:
+    """Clips of `frames` frames; evaluation averages over `clips` x `crops` views of a video."""
+
+    frames: int
+    stride: int | None = 1
+    clips: int = 1
+    crops: int = 1
+    backend: str = "pyav"
+
+    endings = VIDEO_ENDINGS
+
+    @property
+    def decode(self) -> VideoDecoder:
+        return VideoDecoder(self.backend)
+
+    def transform(self, side: int, training: bool, options: dict[str, Any]) -> ClipTransform:
+        sampler = ClipSampler(self.frames, self.stride, self.clips)
+        return ClipTransform(side, sampler, training, self.crops, options)
+
+
+def medium_of(recipe: Recipe) -> Medium:
+    if recipe.num_frames is None:
+        return Images()
+    clips, crops = recipe.val_clips, recipe.val_crops
+    return Videos(recipe.num_frames, recipe.frame_stride, clips, crops, recipe.video_decoder)
+
+
+def try_decoder(medium: Medium, shards: Shards) -> None:
+    """Decode the first sample: a decoder that is not installed is an error now, not in a worker."""
+    for sample in SampleReader(shards).read(np.array([0])):
+        if isinstance(sample, Sample):
+            with suppress(BadData):
+                medium.decode(sample.data)
