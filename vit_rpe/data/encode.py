@@ -32,8 +32,9 @@ def h264(frames: Iterable[Frame], rate: Fraction | None = None, crf: int = 20) -
         options = {"crf": str(crf), "threads": "1"}
         video = file.add_stream("libx264", rate=rate or DEFAULT_RATE, options=options)
         video.pix_fmt = "yuv420p"
-        for frame in frames:
-            video.height, video.width = frame.shape[:2]
+        for number, frame in enumerate(frames):
+            if number == 0:
+                video.height, video.width = frame.shape[:2]
             file.mux(video.encode(av.VideoFrame.from_ndarray(frame, format="rgb24")))
         file.mux(video.encode())
     return stream.getvalue()

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from .decode import MAX_PIXELS, ImageDecoder
-from .errors import BadData
+from .errors import BadData, ShardError
 
 # in order of preference, should a sample have several
 VIDEO_ENDINGS = ("mp4", "webm", "mkv", "avi", "mov", "m4v", "zip")
@@ -144,7 +144,7 @@ def undecodable() -> Iterator[None]:
     """Decoders raise what they like; here it all means one thing."""
     try:
         yield
-    except BadData:
+    except (BadData, ShardError):
         raise
     except Exception as error:
         raise BadData(f"{type(error).__name__}: {' '.join(str(error).split())}") from None

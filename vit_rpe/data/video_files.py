@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from fractions import Fraction
 from typing import Any
 
@@ -83,9 +84,10 @@ class TorchCodecVideo:
     """The same by torchcodec."""
 
     def __init__(self, data: bytes, container: str, max_pixels: int):
-        decoders = _torchcodec()
-        with undecodable():
-            self._video = decoders.VideoDecoder(data, num_ffmpeg_threads=1)
+        with undecodable(), _found_by_torchcodec():
+            from torchcodec.decoders import VideoDecoder  # pyright: ignore
+
+            self._video = VideoDecoder(data, num_ffmpeg_threads=1)
             about = self._video.metadata
             self.num_frames = len(self._video)
         self.rate = Fraction(about.average_fps).limit_denominator(1001)
@@ -114,14 +116,17 @@ def pyav() -> Any:
     return av
 
 
-def _torchcodec() -> Any:
+@contextmanager
+def _found_by_torchcodec() -> Iterator[None]:
+    """It looks for FFmpeg's libraries when it is first used; a sample is not to blame for that."""
     try:
-        from torchcodec import decoders  # pyright: ignore
+        yield
     except ImportError:
         raise ShardError("no torchcodec here: pip install torchcodec, or decode by pyav") from None
-    except (OSError, RuntimeError):  # its way to say that FFmpeg's libraries are missing
+    except RuntimeError as error:
+        if "libtorchcodec" not in str(error):
+            raise
         raise ShardError(
             "torchcodec finds no FFmpeg libraries (libavcodec, ...): install them, or decode by "
             "pyav, which brings its own"
         ) from None
-    return decoders

@@ -1,0 +1,57 @@
+"""Small videos for the tests: frames that tell their number, uneven sides, several containers."""
+
+from __future__ import annotations
+
+import io
+
+import av
+import numpy as np
+
+from tests.data.samples import encoded
+from vit_rpe.data.encode import frame_archive
+
+CONTAINERS = {
+    "mp4": ("mp4", "libx264", {"g": "7"}),  # several key frames, and frames out of order
+    "webm": ("webm", "libvpx-vp9", {"g": "7", "cpu-used": "8", "deadline": "realtime"}),
+    "mkv": ("matroska", "libx264", {"g": "7"}),
+    "avi": ("avi", "mpeg4", {"g": "7"}),
+    "mov": ("mov", "mjpeg", {}),
+}
+
+
+def numbered(count: int, height: int = 24, width: int = 40) -> np.ndarray:
+    """Frames whose brightness is 10 + 7 * number on the left, and falls on the right."""
+    frames = np.zeros((count, height, width, 3), np.uint8)
+    level = 10 + 7 * np.arange(count)[:, None, None, None]
+    frames[:, :, : width // 2], frames[:, :, width // 2 :] = level, 255 - level
+    return frames
+
+
+def number_of(frame: np.ndarray) -> int:
+    """The number that a frame (H, W, 3) tells."""
+    return round((float(frame[:, : frame.shape[1] // 3].mean()) - 10) / 7)
+
+
+def video(count: int, ending: str = "mp4", height: int = 24, width: int = 40) -> bytes:
+    container, codec, options = CONTAINERS[ending]
+    stream = io.BytesIO()
+    with av.open(stream, "w", format=container) as file:
+        track = file.add_stream(codec, rate=10, options=options)
+        track.height, track.width, track.bit_rate = height, width, 4_000_000
+        track.pix_fmt = "yuvj420p" if codec == "mjpeg" else "yuv420p"
+        for frame in numbered(count, height, width):
+            file.mux(track.encode(av.VideoFrame.from_ndarray(frame, format="rgb24")))
+        file.mux(track.encode())
+    return stream.getvalue()
+
+
+def archive(i: int, count: int = 6, height: int = 9, width: int = 14) -> bytes:
+    """A zip archive of `count` noisy frames: those of sample i."""
+    return frame_archive(
+        ("png", encoded(100 * i + t, height=height, width=width)) for t in range(count)
+    )
+
+
+def clip_sample(i: int, label: int | None = None, key: str | None = None, **sides: int) -> dict:
+    label = i % 10 if label is None else label
+    return {"__key__": key or f"k{i:04d}", "zip": archive(i, **sides), "cls": str(label).encode()}
