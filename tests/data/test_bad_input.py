@@ -80,13 +80,13 @@ def with_bad(tmp_path, bad: dict, total: int = 7) -> Shards:
         ({"png": b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n"}, "not an image in one of"),
         ({"png": bomb(20_000, 20_000)}, "decompression bomb"),
         ({"png": bomb(11_000, 9_000)}, "decompression bomb: 11000 x 9000"),
-        ({"png": None}, "missing member: no image"),
+        ({"png": None}, "missing member: no image or video"),
         ({"cls": None}, "missing member: no label"),
         ({"cls": b"cat"}, "wrong label: not a number"),
         ({"cls": b"-1"}, "wrong label: not a number"),
         ({"cls": b"9" * 40}, "wrong label: not a number"),
         ({"cls": b"10"}, "wrong label: 10 is not below 10"),
-        ({"cls": None, "png": None, "pkl": b"x"}, "missing member: no image"),
+        ({"cls": None, "png": None, "pkl": b"x"}, "missing member: no image or video"),
     ],
 )
 @pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")

@@ -12,6 +12,7 @@ import pytest
 
 from tests.training.launch import launch, train
 from tests.training.runs import RICH, make_data, write_recipe
+from tests.training.test_video import VIDEO, make_videos
 
 TOOLS = Path(__file__).parents[2] / "tools"
 
@@ -105,3 +106,41 @@ def test_wrong_input_gives_one_line(place, arguments, message):
         load_tool().main([*arguments, "--data", f"{place}/data", "--workers", "0"])
     text = str(stop.value)
     assert text.startswith("evaluate: error: ") and message in text and "\n" not in text
+
+
+@pytest.fixture(scope="module")
+def videos(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("videos")
+    values = {**VIDEO, "data_dir": make_videos(folder / "data"), "output": str(folder)}
+    code, shown = train("--recipe", write_recipe(folder / "run.yaml", **values, epochs=2))
+    assert code == 0, shown
+    return folder
+
+
+def test_videos_as_in_the_trainer_and_with_other_sizes_and_frames(videos):
+    base = ["--checkpoint", f"{videos}/run", "--data", f"{videos}/data", "--workers", "0"]
+    views = ["--clips", "2", "--crops", "3"]
+    launch(evaluate, *base, *views, "--output", f"{videos}/one")
+    launch(evaluate, *base, *views, "--output", f"{videos}/two", world=2)
+    summary = list(csv.DictReader((videos / "run" / "summary.csv").open()))
+    best = (videos / "run" / "checkpoints" / "best").resolve().name
+    row, one = summary[int(best.split("-")[1]) - 1], rows(videos / "one")[0]
+    assert float(one["loss"]) == pytest.approx(float(row["eval_loss"]), rel=1e-6)
+    assert one["samples"] == "7" and rows(videos / "two")[0]["loss"] == one["loss"]
+    more = ["--img-size", "8,12", "--num-frames", "6", "--frame-stride", "whole"]
+    launch(evaluate, *base, *more, "--output", f"{videos}/other")
+    assert [row["img_size"] for row in rows(videos / "other")] == ["8", "12"]
+    launch(evaluate, *base, "--num-frames", "2", "--output", f"{videos}/fewer")
+    assert rows(videos / "fewer")[0]["samples"] == "7"
+
+
+def test_wrong_frames_give_one_line(videos, results):
+    base = ["--checkpoint", f"{videos}/run", "--data", f"{videos}/data", "--workers", "0"]
+    for arguments, message in (
+        ([*base, "--num-frames", "3"], "num_frames must be a multiple of tubelet_size"),
+        ([*base, "--frame-stride", "3"], "too short: 7 frames, a clip needs 10"),
+        (["--checkpoint", f"{results}/run", "--data", "x", "--num-frames", "4"], "of images"),
+    ):
+        with pytest.raises(SystemExit) as stop:
+            evaluate(*arguments)
+        assert message in str(stop.value) and "\n" not in str(stop.value)

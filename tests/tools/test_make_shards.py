@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.data.samples import encoded, sample, write_shard
+from tests.data.videos import clip_sample, video
 
 ROOT = Path(__file__).parents[2]
 TOOLS = ROOT / "tools"
@@ -58,6 +59,31 @@ def test_verify_names_bad_samples(tool, tmp_path, capsys):
     tool.main(["verify", str(path), *options, "--max-bad", "0.7"])
 
 
+def test_videos_are_made_and_verified(tool, tmp_path, capsys):
+    place = tmp_path / "videos" / "run"
+    place.mkdir(parents=True)
+    for i in range(3):
+        (place / f"{i}.mp4").write_bytes(video(9 + i))
+    (place / "3.mp4").write_bytes(video(9)[:500])
+    out = str(tmp_path / "out")
+    options = ["--clip-frames", "4", "--max-bad", "0.3", "--quiet", "--workers", "2"]
+    tool.main(["video", str(tmp_path / "videos"), out, *options])
+    shown = capsys.readouterr().out
+    assert "train: 6 samples in 1 shards" in shown and "1 of 4 left out as bad" in shown
+    tool.main(["verify", out, "--quiet"])
+    assert "train: 6 samples in 1 shards, 0 bad" in capsys.readouterr().out
+    bad = [{**clip_sample(0), "zip": b"x"}, clip_sample(1)]
+    path = write_shard(tmp_path / "s" / "a-000.tar", bad)
+    tool.main(["verify", str(path), "--video", "--quiet", "--max-bad", "0.6"])
+    assert f"bad: {path} k0000: not a video" in capsys.readouterr().out
+
+
+def test_moving_digits(tool, tmp_path, capsys):
+    tool.main(["moving-digits", str(tmp_path), "--quiet", "--samples-per-shard", "1000"])
+    shown = capsys.readouterr().out
+    assert "train: 2884 samples in 3 shards" in shown and "val: 710 samples in 1 shards" in shown
+
+
 @pytest.mark.slow
 def test_a_killed_run_goes_on(tool, tmp_path):
     """kill -9 in the middle, then the same command: the shards are those of a run in one piece."""
@@ -94,6 +120,9 @@ def test_a_killed_run_goes_on(tool, tmp_path):
         (["idx", "{tmp}", "{tmp}/o"], "no files such as train-images-idx3-ubyte.gz"),
         (["torchvision", "Nothing", "{tmp}/o", "--root", "{tmp}"], "has no 'Nothing'"),
         (["torchvision", "CIFAR10", "{tmp}/o", "--root", "{tmp}"], "not found or corrupted"),
+        (["video", "{tmp}/none", "{tmp}/o"], "no folder"),
+        (["video", "{tmp}/none.csv", "{tmp}/o"], "No such file or directory: "),
+        (["moving-pairs", "{tmp}", "{tmp}/o"], "no files such as train-images-idx3-ubyte.gz"),
         (["verify", "{tmp}"], "no shards (.tar) at"),
         (
             ["verify", "pipe:echo"],
@@ -116,6 +145,7 @@ def test_wrong_input_gives_one_line(tool, tmp_path, arguments, message):
         (["films", "x"], "invalid choice: 'films'"),
         (["digits", "x", "--size", "0"], "--size"),
         (["digits", "x", "--max-bad", "2"], "--max-bad"),
+        (["video", "a", "x", "--clip-frames", "0"], "--clip-frames"),
         (["digits"], "output"),
     ],
 )

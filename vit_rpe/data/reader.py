@@ -100,7 +100,7 @@ class SampleReader:
 
     def _fault(self, size: int, label: int, found: int) -> str | None:
         if size == NO_DATA:
-            return "missing member: no image"
+            return "missing member: no image or video"
         if found < size:
             return f"cut off: {found} of {size} bytes"
         if label in (NO_LABEL, WRONG_LABEL):
