@@ -50,6 +50,7 @@ def test_accelerate_reads_its_configs(path):
     config = load_config_from_file(str(path))
     assert config.num_processes == {
         "8_gpus": 8,
+        "kinetics400_8_gpus": 8,
         "2_nodes_x_8_gpus": 16,
         "fsdp": 8,
         "cpu_x2": 2,

@@ -1,0 +1,75 @@
+"""Turns an image model into a video model that sees a still clip as the image.
+
+    python tools/inflate.py runs/image --output inflated --num-frames 16
+    python train.py --recipe recipes/my_videos.yaml initial_checkpoint=inflated
+
+The source is a run of train.py, one of its checkpoints, or a directory that timm loads
+(tools/convert_timm.py makes one of a softmax ViT). So is the result.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import timm
+from bench_measure import Parser, positive_integer
+from convert_timm import check_output
+from timm.models import save_for_hf
+
+import vit_rpe  # noqa: F401  registers the models
+from vit_rpe.models import inflate
+from vit_rpe.training import CheckpointError
+from vit_rpe.training.checkpoint import EMA, WEIGHTS, find_checkpoint
+
+
+def parse(argv: list[str] | None) -> argparse.Namespace:
+    parser = Parser(
+        prog="inflate", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add = parser.add_argument
+    add("source", help="a run, a checkpoint, or a folder with model.safetensors")
+    add("--output", type=Path, required=True, metavar="DIR")
+    add("--overwrite", action="store_true", help="write into a directory that is not empty")
+    add("--model", help="the video model (default: the image model's name with 3d for 2d)")
+    add("--num-frames", type=positive_integer, default=16)
+    add("--tubelet-size", type=positive_integer, default=2)
+    add("--no-ema", dest="ema", action="store_false", help="the weights, not their average")
+    return parser.parse_args(argv)
+
+
+def run(args: argparse.Namespace) -> str:
+    check_output(args.output, args.overwrite)
+    folder = find_checkpoint(args.source, "best")
+    if args.ema and (folder / EMA / WEIGHTS).is_file():
+        folder = folder / EMA
+    config: dict[str, Any] = json.loads((folder / "config.json").read_text())
+    image: Any = timm.create_model(f"local-dir:{folder}", pretrained=True)
+    name = args.model or config["architecture"].replace("2d", "3d")
+    if not timm.is_model(name):
+        raise ValueError(f"timm has no model {name!r}; name a video model with --model")
+    model_args = {**config.get("model_args", {}), "num_classes": image.num_classes}
+    sizes = {"num_frames": args.num_frames, "tubelet_size": args.tubelet_size}
+    video = inflate(image, name, **sizes, **model_args)
+    if image.num_prefix_tokens:
+        model_args["border"] = "learned"
+    save_for_hf(
+        video, str(args.output), safe_serialization=True, model_args={**model_args, **sizes}
+    )
+    return name
+
+
+def main(argv: list[str] | None = None) -> None:
+    args = parse(argv)
+    try:
+        name = run(args)
+    except (CheckpointError, ValueError, OSError, RuntimeError, KeyError) as error:
+        sys.exit(f"inflate: error: {' '.join(str(error).split())}")
+    print(f"{name} for {args.num_frames} frames is in {args.output}")
+
+
+if __name__ == "__main__":
+    main()
