@@ -24,7 +24,7 @@ class MaskedVideo(MaskedViT):
         causal_time: no patch sees a later one: the masks are one-sided along time. Class and
             register tokens then read patches, but are not read by them.
         rpe: offset | distance | exponential | factorized (a table of time times one of space) |
-            none.
+            none (with `causal_time`: ones for what is not later).
         options: as in the image models.
     """
 
@@ -42,8 +42,6 @@ class MaskedVideo(MaskedViT):
         for name in ("embed_layer", "one_sided"):
             if name in options:
                 raise ValueError(f"{name} is fixed in {type(self).__name__}")
-        if causal_time and options.get("rpe") == "none":
-            raise ValueError("causal_time needs a mask; rpe='none' has none")
         embed = partial(TubeletEmbed, num_frames=num_frames, tubelet_size=tubelet_size)
         one_sided = (0,) if causal_time else ()
         super().__init__(embed_layer=embed, one_sided=one_sided, **options)
