@@ -11,6 +11,7 @@ from timm.models._manipulate import checkpoint
 from torch import Tensor
 
 from .masked_vit import Grid, MaskedViT, PerformerViT, SoftmaxRPEViT
+from .stream import VideoStream
 from .tubelets import TubeletEmbed
 
 
@@ -46,6 +47,10 @@ class MaskedVideo(MaskedViT):
         one_sided = (0,) if causal_time else ()
         super().__init__(embed_layer=embed, one_sided=one_sided, **options)
         self.causal_time = causal_time
+
+    def stream(self) -> VideoStream:
+        """The model on frames as they come, one tubelet at a time. It needs `causal_time`."""
+        return VideoStream(self)
 
     def forward_intermediates(
         self,
