@@ -43,8 +43,8 @@ class Memory(Protocol):
 def memory_of(layer: MaskedAttention, room: Room) -> Memory:
     """The memory of a layer whose mask is one-sided along time. It is made of the layer's present
     weights: what depends on them alone is computed here, once."""
-    grid: Any = layer.rpe
-    mask = layer.mask(layer.num_prefix_tokens + prod(grid.grid), layer.qkv.weight.device)
+    rpe: Any = layer.rpe
+    mask = layer.mask(layer.num_prefix_tokens + prod(rpe.grid), layer.qkv.weight.device)
     border, inner = (mask, mask.inner) if isinstance(mask, Bordered) else (None, mask)
     if not isinstance(inner, Exponential | Toeplitz):
         raise ValueError(f"a stream needs masks on a grid, got {type(inner).__name__}")
