@@ -50,6 +50,56 @@ def test_a_still_clip_is_its_image(kind, options):
     assert_still_clips_are_images(model, video)
 
 
+@pytest.mark.parametrize("rpe", ["offset", "exponential"])
+@pytest.mark.parametrize("kind", ["performer", "vit"])
+@pytest.mark.parametrize("pool", ["avg", "avgmax", "map", ""])
+def test_causal_time_without_prefix_tokens(kind, rpe, pool):
+    args = {**TINY, "rpe": rpe, "class_token": False, "global_pool": pool, "rpe_init": "decay"}
+    model = perturb(timm.create_model(f"{kind}_rpe2d_tiny_patch16_224", **args))
+    name = f"{kind}_rpe3d_tiny_patch16_224"
+    video = inflate(model, name, num_frames=6, causal_time=True, **args)
+    assert video.causal_time
+    if pool:
+        assert_still_clips_are_images(model, video)
+    moving = torch.randn(2, 3, 6, 48, 64)
+    changed = torch.cat([moving[:, :, :2], torch.randn(2, 3, 4, 48, 64)], 2)
+    first, other = (video.forward_features(clip)[:, :12] for clip in (moving, changed))
+    torch.testing.assert_close(first, other, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("image", "video"),
+    [
+        ({}, {"feature_map": "elu"}),
+        ({"feature_map": "square"}, {"feature_map": "relu"}),
+        ({}, {"unit_norm": True}),
+        ({"rpe_gain": 3.0}, {"rpe_gain": 1.0}),
+        ({"pre_norm": False, "class_token": False, "global_pool": "avg"}, {"global_pool": "max"}),
+        ({"rpe": "exponential", "pos_embed": "none"}, {"img_size": (64, 48)}),
+    ],
+    ids=str,
+)
+def test_arguments_that_change_no_shape_are_compared(image, video):
+    args = {**TINY, **image}
+    model = perturb(timm.create_model(IMAGE, **args)).train()
+    model.blocks[1].eval()
+    state = torch.get_rng_state()
+    with pytest.raises(ValueError, match="do not describe the image model: (on a still|it takes)"):
+        inflate(model, VIDEO, num_frames=4, **{**args, **video})
+    assert model.training and not model.blocks[1].training and not model.blocks[1].attn.training
+    torch.set_rng_state(state)
+    assert inflate(model, VIDEO, num_frames=4, drop_path_rate=0.5, **args).training
+
+
+def test_half_precision_and_the_meta_device():
+    model = perturb(timm.create_model(IMAGE, **TINY)).to(torch.bfloat16)
+    assert inflate(model, VIDEO, num_frames=4, **TINY).head.weight.dtype == torch.bfloat16
+    with pytest.raises(ValueError, match="on a still image"):
+        inflate(model, VIDEO, num_frames=4, feature_map="elu", **TINY)
+    with torch.device("meta"):
+        assert inflate(model.to("meta"), VIDEO, num_frames=4, **TINY).head.weight.is_meta
+
+
 def test_a_converted_vit():
     source = perturb(timm.create_model("vit_tiny_patch16_224", **TINY))
     model, report = convert(source, attention="softmax")
@@ -62,7 +112,7 @@ def test_a_converted_vit():
     [
         ({"rpe": "distance"}, {}, "a distance counts time"),
         ({"rpe": "none"}, {}, "got NoneType"),
-        ({}, {"causal_time": True}, "causal_time"),
+        ({}, {"causal_time": True}, "causal_time patches do not read prefix tokens"),
         ({}, {"num_heads": 2}, "do not describe the image model"),
     ],
 )

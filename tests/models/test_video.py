@@ -42,7 +42,7 @@ def clips(frames: int = 4, height: int = 48, width: int = 64, batch: int = 2) ->
 
 
 def dense_mask(attn, causal: bool) -> Tensor:
-    """The mask over all tokens, entry by entry, from the parameters of an offset table."""
+    """The mask over all tokens, entry by entry, from an offset table or from no parameters."""
     places = list(product(*(range(n) for n in attn.rpe.grid)))
     prefix = attn.num_prefix_tokens
     mask = torch.ones(attn.num_heads, prefix + len(places), prefix + len(places))
@@ -52,7 +52,9 @@ def dense_mask(attn, causal: bool) -> Tensor:
         for j, key in enumerate(places):
             t, y, x = (a - b + n - 1 for a, b, n in zip(query, key, attn.rpe.grid, strict=True))
             seen = not (causal and key[0] > query[0])
-            mask[:, prefix + i, prefix + j] = attn.rpe.table[:, t, y, x].exp() * seen
+            table = getattr(attn.rpe, "table", None)
+            weight = torch.ones(()) if table is None else table[:, t, y, x].exp()
+            mask[:, prefix + i, prefix + j] = weight * seen
     return mask
 
 
@@ -81,6 +83,20 @@ def test_the_papers_proposal():
     [(SOFTMAX, {}), *((PERFORMER, {"path": path}) for path in ("auto", "explicit", "product"))],
 )
 def test_attention_is_its_definition(name, options, reg_tokens, causal):
+    check_definition(name, causal, reg_tokens=reg_tokens, **options)
+
+
+@pytest.mark.parametrize("reg_tokens", [0, 2])
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [(SOFTMAX, {"rpe": "none"})]
+    + [(UNMASKED, {"path": path}) for path in ("auto", "explicit", "product", "scan")],
+)
+def test_causal_time_without_weights_is_its_definition(name, options, reg_tokens):
+    check_definition(name, True, reg_tokens=reg_tokens, **options)
+
+
+def check_definition(name, causal, reg_tokens, **options):
     model = perturb(make(name, depth=1, reg_tokens=reg_tokens, causal_time=causal, **options), 0.5)
     attn = model.blocks[0].attn
     x = torch.randn(2, 25 + reg_tokens, 24)
@@ -122,7 +138,7 @@ def test_paths_agree(rpe, options, causal):
 
 
 @pytest.mark.parametrize("options", PREFIXES.values(), ids=PREFIXES)
-@pytest.mark.parametrize("rpe", VIDEO_RPES)
+@pytest.mark.parametrize("rpe", [*VIDEO_RPES, "none"])
 @pytest.mark.parametrize("name", [PERFORMER, SOFTMAX])
 class TestCausalTime:
     def test_later_frames_change_no_earlier_output(self, name, rpe, options):
@@ -149,6 +165,29 @@ def frames(model, x: Tensor) -> Tensor:
     """The features of the patches, (B, T', H' W', C)."""
     features = model.forward_features(x)[:, model.num_prefix_tokens :]
     return features.unflatten(1, (model.patch_embed.grid_size[0], -1))
+
+
+@pytest.mark.parametrize("name", [UNMASKED, SOFTMAX])
+class TestCausalTimeWithoutWeights:
+    def test_keeps_every_contract(self, name, tmp_path):
+        model = perturb(make(name, rpe="none", causal_time=True))
+        plain = make(name, rpe="none")
+        assert set(model.state_dict()) == set(plain.state_dict())
+        assert {n for n, _ in model.named_parameters()} == {n for n, _ in plain.named_parameters()}
+        x = clips()
+        assert torch.equal(torch.fx.symbolic_trace(model)(x), model(x))
+        args = {**TINY, "rpe": "none", "causal_time": True}
+        save_for_hf(model, str(tmp_path), safe_serialization=True, model_args=args)
+        again = timm.create_model(f"local-dir:{tmp_path}", pretrained=True).eval()
+        assert torch.equal(again(x), model(x))
+
+    def test_meta_device(self, name):
+        with torch.device("meta"):
+            model = make(name, rpe="none", causal_time=True)
+        model = model.to_empty(device="cpu")
+        model.blocks[0].attn.rpe.ones.fill_(torch.nan)
+        model.init_weights()
+        assert model(clips()).isfinite().all()
 
 
 @pytest.mark.parametrize("feature_map", ["favor", "favor_hyperbolic", "square"])
@@ -252,7 +291,7 @@ def test_other_channels_keep_the_weights(channels, tmp_path):
 
 
 class TestSizes:
-    @pytest.mark.parametrize("rpe", VIDEO_RPES)
+    @pytest.mark.parametrize("rpe", [*VIDEO_RPES, "none"])
     @pytest.mark.parametrize("size", [(4, 64, 48), (4, 96, 80), (2, 48, 64), (6, 32, 64)])
     def test_ways_to_another_size_agree(self, rpe, size):
         options = {"rpe": rpe, "border": "learned", "reg_tokens": 1, "causal_time": True}
@@ -336,7 +375,7 @@ class TestSizes:
         (PERFORMER, {"rpe": "fourier"}, "offset, distance, exponential, factorized, none"),
         (PERFORMER, {"num_frames": 5}, "multiple of tubelet_size"),
         (PERFORMER, {"embed_layer": torch.nn.Identity}, "embed_layer is fixed"),
-        (UNMASKED, {"causal_time": True}, "causal_time needs a mask"),
+        (UNMASKED, {"causal_time": True, "patch_drop_rate": 0.5}, "without one-sided axes"),
         (SOFTMAX, {"path": "explicit"}, "path has no meaning for softmax"),
     ],
 )

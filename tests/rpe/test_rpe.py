@@ -2,7 +2,14 @@ import pytest
 import torch
 
 from vit_rpe.masks import Exponential, Toeplitz
-from vit_rpe.rpe import DistanceRPE, ExponentialRPE, FactorizedRPE, GridRPE, OffsetRPE
+from vit_rpe.rpe import (
+    DistanceRPE,
+    ExponentialRPE,
+    FactorizedRPE,
+    GridRPE,
+    OffsetRPE,
+    OneSidedRPE,
+)
 from vit_rpe.rpe.resize import resample
 
 GRID, HEADS = (4, 6), 3
@@ -80,6 +87,18 @@ def test_gain_multiplies_the_learning_rate_of_the_logarithm(kind):
             for p in rpe.parameters():
                 p.fill_(0.2)
         torch.testing.assert_close(rpe().dense().log(), torch.full((HEADS, 24, 24), 0.2 * gain))
+
+
+def test_one_sided_rpe_is_ones_without_parameters():
+    rpe = OneSidedRPE((3, 4), HEADS, one_sided=(0,))
+    later = torch.arange(3).repeat_interleave(4)
+    expected = (later[:, None] >= later).float().expand(HEADS, -1, -1)
+    torch.testing.assert_close(rpe().dense(), expected)
+    assert not rpe.state_dict() and not list(rpe.parameters())
+    assert rpe((2, 5)).length == 10
+    rpe.resize((5, 2))
+    assert rpe().grid == (5, 2)
+    assert rpe.to(torch.float64)().dense().dtype == torch.float64
 
 
 def test_distance_rpe_reads_the_l1_distance():

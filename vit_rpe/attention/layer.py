@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from math import prod
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
@@ -18,6 +18,9 @@ from vit_rpe.features import FeatureMap, ReLUFeatures
 from vit_rpe.masks import BlockDiagonal, Bordered, Causal, Mask, Ones, Scaled
 
 from .functional import PATHS, PathName, best_path, masked_linear_attention
+
+if TYPE_CHECKING:
+    from .memory import Memory
 
 
 class MaskedAttention(Attention):
@@ -34,6 +37,8 @@ class MaskedAttention(Attention):
     grids: Sequence[tuple[int, ...]] | None = None
     """The grids of the images at hand, one after the other, each behind its prefix tokens.
     None: one image of the rpe's own grid."""
+    memory: Memory | None = None
+    """Within a stream: what attends in the layer's place. See `memory.py`."""
 
     def __init__(
         self,
@@ -174,17 +179,28 @@ class MaskedSoftmaxAttention(MaskedAttention):
         dropout = self.attn_drop.p if self.training else 0.0
         if self.rpe is None and self.grids is None and keep is None:
             return F.scaled_dot_product_attention(q, k, v, dropout_p=dropout, is_causal=is_causal)
-        matrix = self.mask(q.shape[-2], q.device, is_causal).dense()
-        # log(0) would be right going forward and NaN going back
-        hidden = matrix == 0
-        bias = matrix.masked_fill(hidden, 1.0).log().masked_fill(hidden, -torch.inf).to(q.dtype)
+        bias = log_weights(self.mask(q.shape[-2], q.device, is_causal).dense())
         bias = bias[(None,) * (q.ndim - bias.ndim)]
         if keep is not None:
             bias = torch.where(keep[:, None, None, :], bias, -torch.inf)
-        # expanded by hand: the fused kernels want whole leading dims
-        bias = bias.expand(*q.shape[:-1], q.shape[-2])
-        out = F.scaled_dot_product_attention(q, k, v, attn_mask=bias, dropout_p=dropout)
-        return out.masked_fill((bias == -torch.inf).all(-1, keepdim=True), 0.0)
+        return softmax_attention(q, k, v, bias, dropout)
+
+
+def log_weights(matrix: Tensor) -> Tensor:
+    """log M, with -inf for zeros."""
+    # log(0) would be right going forward and NaN going back
+    hidden = matrix == 0
+    return matrix.masked_fill(hidden, 1.0).log().masked_fill(hidden, -torch.inf)
+
+
+def softmax_attention(
+    q: Tensor, k: Tensor, v: Tensor, bias: Tensor, dropout: float = 0.0
+) -> Tensor:
+    """Softmax attention with a bias of its logits; a query that sees nothing gets zeros."""
+    # expanded by hand: the fused kernels want whole leading dims
+    bias = bias.to(q.dtype).expand(*q.shape[:-1], k.shape[-2])
+    out = F.scaled_dot_product_attention(q, k, v, attn_mask=bias, dropout_p=dropout)
+    return out.masked_fill((bias == -torch.inf).all(-1, keepdim=True), 0.0)
 
 
 # torch.fx records each of these as one call: they branch on optional masks, and loop over tiles.
@@ -205,6 +221,8 @@ def _attend(
     attn_mask: Tensor | None,
     is_causal: bool,
 ) -> Tensor:
+    if layer.memory is not None:
+        return layer.memory.attend(q, k, v)
     if is_causal and layer.rpe is not None:
         raise ValueError(
             "is_causal cannot be combined with an rpe; give the rpe one_sided axes instead"

@@ -36,6 +36,13 @@ class FeatureMap(nn.Module, abc.ABC):
     def key(self, k: Tensor, keep: Tensor | None = None) -> Tensor:
         """phi(k). Keys that `keep` (boolean, (..., L)) rules out influence no other key."""
 
+    def scaled_key(self, k: Tensor) -> tuple[Tensor, Tensor | None]:
+        """phi(k), and the logarithm of what all keys of a head were divided by, (..., 1, 1).
+
+        None: by nothing. Keys that come in parts are brought to one scale by it.
+        """
+        return self.key(k), None
+
     def forward(self, q: Tensor, k: Tensor, keep: Tensor | None = None) -> tuple[Tensor, Tensor]:
         return self.query(self.prepare(q)), self.key(self.prepare(k), keep)
 

@@ -66,8 +66,12 @@ class PositiveRandomFeatures(FeatureMap):
         exponents = self._exponents(k)
         if keep is not None:
             exponents = exponents.masked_fill(~keep[..., None], -torch.inf)
-        largest = exponents.detach().amax((-2, -1), keepdim=True)
-        return self._exp(exponents, largest.clamp(min=torch.finfo(largest.dtype).min))
+        return self._exp(exponents, _largest(exponents))
+
+    def scaled_key(self, k: Tensor) -> tuple[Tensor, Tensor | None]:
+        exponents = self._exponents(k)
+        largest = _largest(exponents)
+        return self._exp(exponents, largest), largest if self.stabilize else None
 
     def _exponents(self, x: Tensor) -> Tensor:
         x = x * self.scale
@@ -85,6 +89,12 @@ class PositiveRandomFeatures(FeatureMap):
         return f"head_dim={self.head_dim}, num_features={self._features}" + (
             f", {base}" if base else ""
         )
+
+
+def _largest(exponents: Tensor) -> Tensor:
+    """Of all keys of a head, (..., 1, 1); finite, even if no key is kept."""
+    largest = exponents.detach().amax((-2, -1), keepdim=True)
+    return largest.clamp(min=torch.finfo(largest.dtype).min)
 
 
 class HyperbolicRandomFeatures(PositiveRandomFeatures):

@@ -5,6 +5,7 @@ from .inflate import inflate
 from .masked_video import MaskedVideo, PerformerVideo, SoftmaxRPEVideo
 from .masked_vit import MaskedViT, PerformerViT, SoftmaxRPEViT, TopViT
 from .performer_rpe import default_cfgs
+from .stream import VideoStream
 
 __all__ = [
     "ConversionReport",
@@ -15,6 +16,7 @@ __all__ = [
     "SoftmaxRPEVideo",
     "SoftmaxRPEViT",
     "TopViT",
+    "VideoStream",
     "convert",
     "default_cfgs",
     "inflate",

@@ -16,7 +16,14 @@ from vit_rpe.features import (
     ReLUFeatures,
     SquareFeatures,
 )
-from vit_rpe.rpe import DistanceRPE, ExponentialRPE, FactorizedRPE, GridRPE, OffsetRPE
+from vit_rpe.rpe import (
+    DistanceRPE,
+    ExponentialRPE,
+    FactorizedRPE,
+    GridRPE,
+    OffsetRPE,
+    OneSidedRPE,
+)
 
 T = TypeVar("T")
 
@@ -65,8 +72,8 @@ def make_features(
 def make_rpe(
     name: str, grid: Sequence[int], num_heads: int, terms: int = 1, **options: Any
 ) -> GridRPE | None:
-    if name == "none":
-        return None
+    if name == "none":  # nothing is learned, but later tokens may have to be hidden
+        return OneSidedRPE(grid, num_heads, **options) if options.get("one_sided") else None
     choices = VIDEO_RPES if len(grid) == 3 else RPES
     make = choose("rpe", name, {**choices, "none": OffsetRPE})
     if name == "exponential":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from math import log
 from typing import Any
 
@@ -14,6 +15,9 @@ from vit_rpe.rpe import Border, ExponentialRPE, OffsetRPE
 from .checkpoint import PATCHES
 from .masked_video import MaskedVideo
 from .masked_vit import MaskedViT, TopViT
+
+# Round-off of float32 through deep models stays below this, and no other argument does.
+_ROUND_OFF = 1e-3
 
 
 def inflate(
@@ -30,11 +34,15 @@ def inflate(
     the mask, and what prefix tokens give to patches, are divided by T'. Along time the mask starts
     constant. Positions are repeated, the patch embedding is spread over the frames of a tubelet.
 
+    In the end both models see one random image: arguments that are not those of the image model are
+    refused, even if all shapes fit.
+
     Args:
         model: one of our image models with `rpe="offset"` or `"exponential"`; timm's ViTs come here
             by way of `convert`. A border of ones becomes a learned one, which can be divided.
         architecture: the name of the video model, such as performer_rpe3d_tiny_patch16_224.
-        model_args: what the image model was made with (`img_size`, `num_classes`, `rpe`, ...).
+        model_args: what the image model was made with (`img_size`, `num_classes`, `rpe`, ...), and
+            `causal_time`, if there are no prefix tokens: patches would have to read them.
     """
     _check(model, model_args)
     args = {**model_args, "num_frames": num_frames, "tubelet_size": tubelet_size}
@@ -70,7 +78,9 @@ def inflate(
         video.load_state_dict(state)
     except RuntimeError as error:
         raise ValueError(f"model_args do not describe the image model: {error}") from error
-    return video.train(model.training).to(model.patch_embed.proj.weight)
+    video = video.to(model.patch_embed.proj.weight)
+    _check_equal(model, video)
+    return video.train(model.training)
 
 
 def _check(model: MaskedViT, model_args: dict[str, Any]) -> None:
@@ -84,8 +94,52 @@ def _check(model: MaskedViT, model_args: dict[str, Any]) -> None:
         )
     if model.num_prefix_tokens and model.pool_include_prefix:
         raise ValueError("with pool_include_prefix copies of patches outweigh the prefix tokens")
-    if model_args.get("causal_time"):
-        raise ValueError("with causal_time a still clip cannot equal its image")
+    if model_args.get("causal_time") and model.num_prefix_tokens:
+        raise ValueError(
+            "with causal_time patches do not read prefix tokens, as those of the image model do: a "
+            "still clip cannot equal its image"
+        )
+
+
+def _check_equal(model: MaskedViT, video: MaskedVideo) -> None:
+    """Refuses a video model that does not see a still clip as the image model sees the image."""
+    weight, size = model.patch_embed.proj.weight, model.patch_embed.img_size
+    if video.patch_embed.img_size != size:
+        raise ValueError(
+            f"model_args do not describe the image model: it takes images of {size}, and the video "
+            f"model frames of {video.patch_embed.img_size}"
+        )
+    if weight.is_meta:
+        return
+    image = torch.randn(1, weight.shape[1], *size, generator=torch.Generator().manual_seed(0))
+    expected, logits = _outputs(model, image), _outputs(video, image)
+    for ours, theirs in zip(logits, expected, strict=True):
+        if ours.ndim == 3:  # tokens, not pooled: the first copy of each
+            ours = ours[:, : theirs.shape[1]]
+        error, scale = (ours - theirs).abs().max(), theirs.abs().max()
+        if not error <= _ROUND_OFF * scale:
+            raise ValueError(
+                "model_args do not describe the image model: on a still image the outputs differ "
+                f"by {error:.1e}, and the largest is {scale:.1e}; repeat all arguments that the "
+                "image model was made with, such as feature_map, unit_norm and rpe_gain"
+            )
+
+
+@torch.no_grad()
+def _outputs(model: MaskedViT, image: Tensor) -> tuple[Tensor, Tensor]:
+    """What the classifier reads, and the logits, in eval mode and in float32 or better."""
+    weight = model.patch_embed.proj.weight
+    dtype = torch.promote_types(weight.dtype, torch.float32)
+    if weight.dtype != dtype:
+        model = deepcopy(model).to(dtype)
+    modes = {module: module.training for module in model.modules()}
+    model.eval()
+    try:
+        features = model.forward_features(image.to(weight.device, dtype))
+        return model.forward_head(features, pre_logits=True), model.forward_head(features)
+    finally:
+        for module, training in modes.items():
+            module.training = training
 
 
 def _repeated(positions: Tensor, prefix: int, times: int) -> Tensor:

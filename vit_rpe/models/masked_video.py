@@ -11,6 +11,7 @@ from timm.models._manipulate import checkpoint
 from torch import Tensor
 
 from .masked_vit import Grid, MaskedViT, PerformerViT, SoftmaxRPEViT
+from .stream import VideoStream
 from .tubelets import TubeletEmbed
 
 
@@ -24,7 +25,7 @@ class MaskedVideo(MaskedViT):
         causal_time: no patch sees a later one: the masks are one-sided along time. Class and
             register tokens then read patches, but are not read by them.
         rpe: offset | distance | exponential | factorized (a table of time times one of space) |
-            none.
+            none (with `causal_time`: ones for what is not later).
         options: as in the image models.
     """
 
@@ -42,8 +43,6 @@ class MaskedVideo(MaskedViT):
         for name in ("embed_layer", "one_sided"):
             if name in options:
                 raise ValueError(f"{name} is fixed in {type(self).__name__}")
-        if causal_time and options.get("rpe") == "none":
-            raise ValueError("causal_time needs a mask; rpe='none' has none")
         embed = partial(TubeletEmbed, num_frames=num_frames, tubelet_size=tubelet_size)
         one_sided = (0,) if causal_time else ()
         super().__init__(embed_layer=embed, one_sided=one_sided, **options)
@@ -53,6 +52,10 @@ class MaskedVideo(MaskedViT):
     def num_frames(self) -> int:
         """Frames of a clip, as it is now."""
         return self.patch_embed.num_frames
+
+    def stream(self) -> VideoStream:
+        """The model on frames as they come, one tubelet at a time. It needs `causal_time`."""
+        return VideoStream(self)
 
     def forward_intermediates(
         self,

@@ -54,12 +54,11 @@ class MaskedViT(VisionTransformer):
     ):
         if "attn_layer" in options:
             raise ValueError(f"{type(self).__name__} brings its own attention; attn_layer is fixed")
-        if options.get("patch_drop_rate", 0.0) > 0 and rpe != "none":
+        if options.get("patch_drop_rate", 0.0) > 0 and (rpe != "none" or one_sided):
             raise ValueError(
-                "patch_drop_rate would tear holes into the mask's grid; use rpe='none'"
+                "patch_drop_rate would tear holes into the mask's grid; use rpe='none' "
+                "without one-sided axes"
             )
-        if one_sided and rpe == "none":
-            raise ValueError("a one-sided axis needs a mask; rpe='none' has none")
         learned = choose("border", border, {"ones": False, "learned": True})
         super().__init__(attn_layer=self.attention, **options)
         device = {"device": options.get("device"), "dtype": options.get("dtype")}

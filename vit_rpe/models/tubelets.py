@@ -92,6 +92,10 @@ class TubeletEmbed(nn.Module):
         x = self.proj(x).movedim(1, -1)
         return self.norm(x.flatten(1, 3) if self.flatten else x)
 
+    def tubelet(self, frames: Tensor) -> Tensor:
+        """One tubelet of a clip alone, (B, C, tubelet_size, H, W) -> (B, H' W', channels)."""
+        return self.norm(self.proj(_padded(self, frames)).movedim(1, -1).flatten(1, 3))
+
 
 def _pair(size: Size) -> tuple[int, int]:
     return (size, size) if isinstance(size, int) else (size[0], size[1])
@@ -108,16 +112,20 @@ def _as_clip(embed: TubeletEmbed, x: Tensor) -> Tensor:
             f"need clips (B, C, {frames}, {height}, {width}) or images (B, C, {height}, {width}), "
             f"got {tuple(x.shape)}; set_input_size takes another size"
         )
-    height, width = embed.patch_size
-    pad = (-x.shape[-2] % height, -x.shape[-1] % width) if embed.dynamic_img_pad else (0, 0)
-    x = F.pad(x, (0, pad[1], 0, pad[0])) if any(pad) else x
-    box = (embed.tubelet_size, height, width)
+    x = _padded(embed, x)
+    box = (embed.tubelet_size, *embed.patch_size)
     if not embed.strict_img_size and any(n % b for n, b in zip(x.shape[2:], box, strict=True)):
         raise ValueError(f"a clip of {tuple(x.shape[2:])} is not made of whole tubelets of {box}")
     return x
 
 
 torch.fx.wrap("_as_clip")
+
+
+def _padded(embed: TubeletEmbed, x: Tensor) -> Tensor:
+    height, width = embed.patch_size
+    pad = (-x.shape[-2] % height, -x.shape[-1] % width) if embed.dynamic_img_pad else (0, 0)
+    return F.pad(x, (0, pad[1], 0, pad[0])) if any(pad) else x
 
 
 def resized_tubelets(weight: Tensor, patch_size: tuple[int, int]) -> Tensor:

@@ -6,6 +6,7 @@ from .distance import DistanceRPE
 from .exponential import ExponentialRPE
 from .factorized import FactorizedRPE
 from .offset import OffsetRPE
+from .one_sided import OneSidedRPE
 
 __all__ = [
     "Border",
@@ -14,5 +15,6 @@ __all__ = [
     "FactorizedRPE",
     "GridRPE",
     "OffsetRPE",
+    "OneSidedRPE",
     "OneWayBorder",
 ]
