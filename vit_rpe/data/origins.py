@@ -74,7 +74,7 @@ def csv_file(
     """Columns path, label and, if wanted, split; paths are relative to `root`, or to the file.
 
     Labels are numbers, or names, which are then numbered in the order of the alphabet. `make` is
-    the kind of source: `Files` or `Videos`.
+    the kind of source: `Files` or `VideoFiles`.
     """
     base = Path(root) if root is not None else Path(path).parent
     with open(path, newline="", encoding="utf-8") as file:

@@ -17,7 +17,7 @@ from .video import VIDEO_ENDINGS
 
 
 @dataclass(frozen=True)
-class Videos:
+class VideoFiles:
     """Video files, with their bytes as they are, and folders of frames, as zip archives."""
 
     root: Path
@@ -61,13 +61,15 @@ def video_folder(folder: str | Path, split: str = "train") -> dict[str, Source]:
         found = [
             (str(path.relative_to(part)), numbers[c]) for c in classes for path in _videos(part / c)
         ]
-        splits[name] = Videos(part, [n for n, _ in found], [label for _, label in found], classes)
+        splits[name] = VideoFiles(
+            part, [n for n, _ in found], [label for _, label in found], classes
+        )
     return splits
 
 
 def video_table(path: str | Path, root: str | Path | None = None) -> dict[str, Source]:
     """A CSV file as for images; a path without an ending is a folder of frames."""
-    return csv_file(path, root, (*VIDEO_ENDINGS, ""), Videos)
+    return csv_file(path, root, (*VIDEO_ENDINGS, ""), VideoFiles)
 
 
 def frame_files(folder: Path) -> list[Path]:

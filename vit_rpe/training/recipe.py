@@ -286,6 +286,17 @@ class Recipe(BaseModel):
         for name in ("frame_stride", "val_clips", "val_crops", "video_decoder"):
             changed = getattr(self, name) != Recipe.model_fields[name].default
             yield changed and self.num_frames is None, f"{name} is for videos: it needs num_frames"
+        own = self.model_kwargs.get("num_frames")
+        yield (
+            self.num_frames is not None and own not in (None, self.num_frames),
+            f"num_frames is {self.num_frames}, and {own} in model_kwargs: give it once",
+        )
+        for source, videos in (("digits", False), ("moving_digits", True)):
+            yield (
+                self.data_source == source and (self.num_frames is not None) != videos,
+                f"data_source {source} makes {'videos' if videos else 'images'}: "
+                f"{'it needs' if videos else 'take away'} num_frames",
+            )
         yield (
             self.channels_last and self.num_frames is not None,
             "channels_last is for images, and num_frames makes clips",
