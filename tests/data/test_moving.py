@@ -49,7 +49,7 @@ def test_circles_turn_their_way_and_close(name, turn):
         assert np.sign(area) == turn and np.abs(path[-1] - path[0]).max() <= 4
 
 
-@pytest.mark.parametrize(("name", "axis"), [("swinging across", 1), ("swinging along", 0)])
+@pytest.mark.parametrize(("name", "axis"), [("swinging sideways", 1), ("swinging up and down", 0)])
 def test_swings_go_there_and_back(name, axis):
     for clip in clips(name):
         moved = np.array(steps(clip))
@@ -82,9 +82,11 @@ def test_pairs_move_as_their_class_says():
     images = np.stack(
         [np.full((3, 3), value, np.uint8) for value in (50, 100, 150) for _ in (0, 1)]
     )
-    pairs = MovingPairs(images, np.repeat([4, 5, 6], 2), kinds=(4, 5, 6), clips=60, side=30)
+    pairs = MovingPairs(
+        images, np.repeat([4, 5, 6], 2), kinds={4: "a", 5: "b", 6: "c"}, clips=60, side=30
+    )
     values = {4: 50, 5: 100, 6: 150}
-    assert len(pairs.classes) == 6 and pairs.classes[0] == "4 across, 5 up or down"
+    assert len(pairs.classes) == 6 and pairs.classes[0] == "a across, b up or down"
     covered = 0
     for i in range(60):
         clip, label = pairs.clip(i)

@@ -6,7 +6,7 @@ place where a motion starts is drawn evenly. So each frame by itself looks alike
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import permutations
 from pathlib import Path
@@ -23,7 +23,7 @@ Draw = np.random.Generator
 Track = NDArray[np.float64]  # (T, 2): how far down and right, frame by frame
 
 PERIOD = 8  # frames of a circle or a swing
-KINDS = (1, 2, 7, 8)  # of Fashion-MNIST: trousers, pullovers, sneakers and bags
+KINDS = {1: "trouser", 2: "pullover", 7: "sneaker", 8: "bag"}  # of Fashion-MNIST
 DIRECTIONS = {"right": (0, 1), "left": (0, -1), "down": (1, 0), "up": (-1, 0)}
 
 
@@ -46,8 +46,8 @@ MOTIONS: dict[str, Callable[[Draw, NDArray[np.int64]], Track]] = {
     **{name: lambda d, t, to=to: straight(d, t, to) for name, to in DIRECTIONS.items()},
     "clockwise": lambda d, t: circling(d, t, 1),
     "anticlockwise": lambda d, t: circling(d, t, -1),
-    "swinging across": lambda d, t: swinging(d, t, (0, 1)),
-    "swinging along": lambda d, t: swinging(d, t, (1, 0)),
+    "swinging sideways": lambda d, t: swinging(d, t, (0, 1)),
+    "swinging up and down": lambda d, t: swinging(d, t, (1, 0)),
 }
 
 
@@ -88,7 +88,7 @@ class MovingPairs:
 
     images: Bytes  # (N, h, w)
     labels: NDArray[np.int64]
-    kinds: Sequence[int]
+    kinds: Mapping[int, str]  # labels and names
     clips: int
     frames: int = 8
     side: int = 48
@@ -100,7 +100,8 @@ class MovingPairs:
 
     @property
     def classes(self) -> list[str]:
-        return [f"{across} across, {along} up or down" for across, along in self.pairs]
+        names = [(self.kinds[across], self.kinds[along]) for across, along in self.pairs]
+        return [f"{across} across, {along} up or down" for across, along in names]
 
     def __len__(self) -> int:
         return self.clips
@@ -149,7 +150,7 @@ def moving_digits() -> dict[str, Source]:
 
 
 def moving_pairs(folder: str | Path, train: int = 12_000, test: int = 2_000) -> dict[str, Source]:
-    """Pairs of idx images (Fashion-MNIST: trousers, pullovers, sneakers, bags) in motion."""
+    """Pairs of Fashion-MNIST's items in motion, from its idx files."""
     sizes = {"train": train, "test": test}
     return {
         split: MovingPairs(source.images, source.labels, KINDS, sizes[split], seed=number)

@@ -1,0 +1,59 @@
+"""Clips are drawn as they are, with their classes."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from vit_rpe.data import VideoRecipe, make_shards
+from vit_rpe.data.sources import Clips
+
+TOOLS = Path(__file__).parents[2] / "tools"
+
+
+@pytest.fixture(scope="module")
+def tool():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(TOOLS))
+        spec = importlib.util.spec_from_file_location("show_clips", TOOLS / "show_clips.py")
+        assert spec is not None and spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        yield module
+
+
+@pytest.fixture
+def shards(tmp_path) -> str:
+    levels = np.arange(5, dtype=np.uint8)[:, None, None, None] * 50
+    clips = np.broadcast_to(levels, (5, 4, 16, 16))
+    make_shards(Clips(clips, np.arange(5), list("abcde")), tmp_path, "train", VideoRecipe())
+    return str(tmp_path)
+
+
+def test_a_picture_of_clips(tool, shards, tmp_path, capsys):
+    path = tmp_path / "new" / "clips.png"
+    tool.main([shards, "--output", str(path), "--frames", "3", "--clips", "4", "--size", "16"])
+    assert str(path) in capsys.readouterr().out
+    with Image.open(path) as image:
+        assert image.width > 200 and image.height > 300
+    args = tool.parse([shards, "--frames", "3", "--size", "16", "--clips", "9"])
+    batch, names = tool.one_batch(args)
+    for clip, label, name in zip(batch.images, batch.labels, names, strict=True):
+        assert name == "abcde"[label]
+        np.testing.assert_allclose(clip, label * 50 / 255, atol=1e-6)
+
+
+def test_wrong_input_gives_one_line(tool, shards, tmp_path):
+    for arguments, message in (
+        ([str(tmp_path / "none")], "no shards"),
+        ([shards, "--frames", "9"], "too short: 4 frames, a clip needs 9"),
+        ([shards, "--frames", "2", "--augment", "rand-x"], "trivial or rand-mM-nN"),
+    ):
+        with pytest.raises(SystemExit) as stop:
+            tool.main([*arguments, "--output", str(tmp_path / "x.png")])
+        text = str(stop.value)
+        assert text.startswith("show_clips: error: ") and message in text and "\n" not in text
