@@ -2,30 +2,19 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import sys
-from pathlib import Path
 from time import perf_counter
 from typing import Any
 
 import pytest
 import torch
 
-TOOLS = Path(__file__).parents[2] / "tools"
+from tests.tools.loading import loaded
 
 
 @pytest.fixture(scope="module")
 def bench():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(TOOLS))
-        spec = importlib.util.spec_from_file_location(
-            "bench_attention", TOOLS / "bench_attention.py"
-        )
-        assert spec is not None and spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        patch.setitem(sys.modules, spec.name, module)
-        spec.loader.exec_module(module)
+    with loaded("bench_attention") as module:
         yield module
 
 

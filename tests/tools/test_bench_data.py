@@ -2,29 +2,19 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import sys
 from itertools import islice
-from pathlib import Path
 
 import pytest
 import torch
 
+from tests.tools.loading import loaded
 from vit_rpe.data import Recipe, make_shards
-
-TOOLS = Path(__file__).parents[2] / "tools"
 
 
 @pytest.fixture(scope="module")
 def bench():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(TOOLS))
-        spec = importlib.util.spec_from_file_location("bench_data", TOOLS / "bench_data.py")
-        assert spec is not None and spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        patch.setitem(sys.modules, spec.name, module)
-        spec.loader.exec_module(module)
+    with loaded("bench_data") as module:
         yield module
 
 

@@ -3,28 +3,23 @@
 from __future__ import annotations
 
 import json
-import sys
-from pathlib import Path
 
 import pytest
 
-TOOLS = Path(__file__).parents[2] / "tools"
+from tests.tools.loading import loaded
 
 
-def test_quick_run(tmp_path, monkeypatch, capsys):
-    monkeypatch.syspath_prepend(str(TOOLS))
-    monkeypatch.delitem(sys.modules, "bench_video", raising=False)
-    import bench_video  # pyright: ignore
-
+def test_quick_run(tmp_path, capsys):
     path = tmp_path / "video.json"
-    bench_video.main(["--quick", "--json", str(path)])
-    shown = capsys.readouterr().out
+    with loaded("bench_video") as bench:
+        bench.main(["--quick", "--json", str(path)])
+        shown = capsys.readouterr().out
+        with pytest.raises(SystemExit) as stop:
+            bench.main(["--frames", "0"])
+    assert stop.value.code == 2 and "--frames" in capsys.readouterr().err
     found = json.loads(path.read_text())
-    assert set(found["whole"]["4"]) == set(bench_video.MODELS)
-    for name in bench_video.STREAMS:
+    assert set(found["whole"]["4"]) == set(bench.MODELS)
+    for name in bench.STREAMS:
         row = found["streams"]["4"][name]
         assert len(row["steps"]) == 2 and row["difference"] < 1e-4 and f"stream {name}" in shown
     assert found["clips_per_second"]["training"] > 0 and found["versions"]["torch"]
-    with pytest.raises(SystemExit) as stop:
-        bench_video.main(["--frames", "0"])
-    assert stop.value.code == 2 and "--frames" in capsys.readouterr().err

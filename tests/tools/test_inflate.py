@@ -2,30 +2,21 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from pathlib import Path
 
 import pytest
 import timm
 import torch
 
+from tests.tools.loading import loaded
 from tests.training.launch import train
 from tests.training.runs import TINY, make_data, write_recipe
 from tests.training.test_video import VIDEO, make_videos
 
-TOOLS = Path(__file__).parents[2] / "tools"
-
 
 @pytest.fixture(scope="module")
 def tool():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(TOOLS))
-        spec = importlib.util.spec_from_file_location("inflate_tool", TOOLS / "inflate.py")
-        assert spec is not None and spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        patch.setitem(sys.modules, spec.name, module)
-        spec.loader.exec_module(module)
+    with loaded("inflate") as module:
         yield module
 
 

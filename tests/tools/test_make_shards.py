@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import signal
 import subprocess
@@ -14,6 +13,7 @@ import pytest
 
 from tests.data.samples import encoded, sample, write_shard
 from tests.data.videos import clip_sample, video
+from tests.tools.loading import loaded
 
 ROOT = Path(__file__).parents[2]
 TOOLS = ROOT / "tools"
@@ -21,13 +21,7 @@ TOOLS = ROOT / "tools"
 
 @pytest.fixture(scope="module")
 def tool():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(TOOLS))
-        spec = importlib.util.spec_from_file_location("make_shards", TOOLS / "make_shards.py")
-        assert spec is not None and spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        patch.setitem(sys.modules, spec.name, module)
-        spec.loader.exec_module(module)
+    with loaded("make_shards") as module:
         yield module
 
 

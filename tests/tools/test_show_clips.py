@@ -2,27 +2,18 @@
 
 from __future__ import annotations
 
-import importlib.util
-from pathlib import Path
-
 import numpy as np
 import pytest
 from PIL import Image
 
+from tests.tools.loading import loaded
 from vit_rpe.data import VideoRecipe, make_shards
 from vit_rpe.data.sources import Clips
-
-TOOLS = Path(__file__).parents[2] / "tools"
 
 
 @pytest.fixture(scope="module")
 def tool():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(TOOLS))
-        spec = importlib.util.spec_from_file_location("show_clips", TOOLS / "show_clips.py")
-        assert spec is not None and spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
+    with loaded("show_clips") as module:
         yield module
 
 
