@@ -8,7 +8,7 @@ import inspect
 import os
 import re
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -69,12 +69,10 @@ def csv_file(
     path: str | Path,
     root: str | Path | None = None,
     endings: Sequence[str] = IMAGE_ENDINGS,
-    make: Callable[..., Source] = Files,
 ) -> dict[str, Source]:
     """Columns path, label and, if wanted, split; paths are relative to `root`, or to the file.
 
-    Labels are numbers, or names, which are then numbered in the order of the alphabet. `make` is
-    the kind of source: `Files` or `VideoFiles`.
+    Labels are numbers, or names, which are then numbered in the order of the alphabet.
     """
     base = Path(root) if root is not None else Path(path).parent
     with open(path, newline="", encoding="utf-8") as file:
@@ -92,7 +90,7 @@ def csv_file(
     for row in rows:
         splits.setdefault(row.get("split") or "train", []).append(row)
     return {
-        name: make(base, [r["path"] for r in part], [number(r["label"]) for r in part], classes)
+        name: Files(base, [r["path"] for r in part], [number(r["label"]) for r in part], classes)
         for name, part in splits.items()
     }
 

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from .encode import frame_archive
+from .frame_folder import ending_of, folder_archive, frame_files
 
 
 class Item(NamedTuple):
@@ -37,7 +38,7 @@ class Source(Protocol):
 
 @dataclass(frozen=True)
 class Files:
-    """Image files, with their bytes as they are."""
+    """Image or video files, with their bytes as they are; a folder is a video of its frames."""
 
     root: Path
     names: Sequence[str]
@@ -48,14 +49,14 @@ class Files:
         return len(self.names)
 
     def item(self, i: int) -> Item:
-        path = self.root / self.names[i]
-        ending = path.suffix.lower().lstrip(".")
-        ending = "jpg" if ending == "jpeg" else ending  # what timm looks for
-        return Item(path.stem, self.labels[i], ending, path.read_bytes())
+        path, label = self.root / self.names[i], self.labels[i]
+        if path.is_dir():
+            return Item(path.name, label, "zip", folder_archive(path))
+        return Item(path.stem, label, ending_of(path), path.read_bytes())
 
     def fingerprint(self) -> str:
         """Of names, labels and sizes: a file that was replaced by another is noticed."""
-        sizes = map(file_size, (self.root / name for name in self.names))
+        sizes = map(_sizes, (self.root / name for name in self.names))
         return digest(zip(self.names, self.labels, sizes, strict=True))
 
 
@@ -127,9 +128,11 @@ def as_png(image: Image.Image | NDArray[np.uint8]) -> bytes:
     return stream.getvalue()
 
 
-def file_size(path: Path) -> int:
-    """Of a file; one that is missing is a bad sample, when its turn comes."""
+def _sizes(path: Path) -> int | list[int]:
+    """Of a file, or of the frames in a folder; one that is missing is a bad sample, in its turn."""
     try:
+        if path.is_dir():
+            return [file.stat().st_size for file in frame_files(path)]
         return path.stat().st_size
     except OSError:
         return -1
