@@ -182,6 +182,10 @@ class TestTransform:
     def test_refusals(self, options, message):
         with pytest.raises(ValueError, match=message):
             ClipTransform(8, ClipSampler(2), training=True, options=options)
+        with pytest.raises(ValueError, match="no interpolation 'random' for clips"):
+            ClipTransform(8, ClipSampler(2), options={"interpolation": "random"})
+        with pytest.raises(ValueError, match="crop_pct of clips is at most 1, got 1.2"):
+            ClipTransform(8, ClipSampler(2), options={"crop_pct": 1.2})
         with pytest.raises(ValueError, match="crops of a clip are 1 or 3, got 2"):
             ClipTransform(8, ClipSampler(2), crops=2)
 

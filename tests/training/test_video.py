@@ -161,6 +161,8 @@ WRONG = {
     "model=performer_rpe2d_tiny_patch16_224": "unexpected keyword argument",
     "video_decoder=ffmpeg": "video_decoder",
     "frame_stride=0": "frame_stride",
+    "crop_pct=1.5": "crop_pct of clips is at most 1, got 1.5",
+    "interpolation=wavelet": "no interpolation 'wavelet' for clips",
     "model_kwargs.num_frames=8": "num_frames is 4, and 8 in model_kwargs",
     "data_source=digits": "data_source digits makes images: take away num_frames",
 }

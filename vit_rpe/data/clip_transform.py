@@ -53,7 +53,9 @@ class ClipTransform:
             raise ValueError("re_mode 'rand' would give each frame another colour: const or pixel")
         if self.options.get("crop_mode") not in (None, "center"):
             raise ValueError(f"crop_mode of clips is center, got {self.options['crop_mode']!r}")
-        _ = self._augment, self._finish  # a wrong value is an error now, not in a worker
+        if not 0 < self.options.get("crop_pct", 1.0) <= 1:
+            raise ValueError(f"crop_pct of clips is at most 1, got {self.options['crop_pct']}")
+        _ = self._augment if self.training else self._mode  # wrong values now, not in a worker
 
     def __call__(self, epoch: int) -> Callable[[Video], Tensor]:
         return self._drawn if self.training else self._views
@@ -89,8 +91,7 @@ class ClipTransform:
 
     def _resized(self, frames: Tensor) -> Tensor:
         side = int(self.size / self.options.get("crop_pct", 1.0))
-        mode = _interpolation(self.options.get("interpolation", "bilinear"))
-        return tvf.resize(frames, [side], interpolation=mode, antialias=True)
+        return tvf.resize(frames, [side], interpolation=self._mode, antialias=True)
 
     def _cropped(self, frames: Tensor) -> list[Tensor]:
         height, width = frames.shape[-2:]
@@ -101,6 +102,10 @@ class ClipTransform:
             ends = (0, left, width - self.size) if wide else (0, top, height - self.size)
             places = [(top, end) if wide else (end, left) for end in ends]
         return [frames[..., y : y + self.size, x : x + self.size] for y, x in places]
+
+    @cached_property
+    def _mode(self) -> InterpolationMode:
+        return _interpolation(self.options.get("interpolation", "bilinear"))
 
     @cached_property
     def _augment(self) -> Callable[[Tensor], Tensor]:

@@ -145,10 +145,14 @@ def evaluation_loader(
     medium = medium or Images()
     plan = Plan(shards.lengths, batch_size * world, shuffle=False, drop_last=False)
     side, options = config["input_size"][-1], evaluation_options(config)
+    try:
+        transform = medium.transform(side, training=False, options=options)
+    except (ValueError, KeyError) as error:
+        raise RecipeError(f"evaluation (interpolation, crop_pct, ...): {error}") from None
     return Loader(
         shards,
         plan,
-        medium.transform(side, training=False, options=options),
+        transform,
         decode=medium.decode,
         world=world,
         workers=workers,
