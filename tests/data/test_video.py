@@ -6,14 +6,25 @@ import io
 import sys
 import zipfile
 
+import av
 import numpy as np
 import pytest
 import torch
 
 from tests.data.samples import encoded, pixels
-from tests.data.videos import CONTAINERS, archive, number_of, numbered, video
+from tests.data.videos import (
+    CONTAINERS,
+    archive,
+    number_of,
+    numbered,
+    remuxed,
+    swapped_pictures,
+    turned,
+    video,
+)
 from vit_rpe.data import BadData, ShardError, VideoDecoder
 from vit_rpe.data.encode import frame_archive, h264
+from vit_rpe.data.preparing import check_all
 
 
 @pytest.mark.parametrize("ending", CONTAINERS)
@@ -43,6 +54,104 @@ def test_archives_keep_their_pixels():
     assert len(list(opened)) == 5
 
 
+def test_what_an_edit_list_hides_is_not_counted():
+    opened = VideoDecoder()(remuxed(video(30), first=10))
+    assert opened.num_frames == 20
+    assert [number_of(frame) for frame in opened] == list(range(10, 30))
+    check_all(opened)
+    for number in range(20):
+        frames = opened.frames([number, 19]).permute(0, 2, 3, 1).numpy()
+        assert [number_of(frame) for frame in frames] == [number + 10, 29]
+
+
+def test_a_seek_that_goes_too_far_is_made_good():
+    """AVI files with frames out of order, and key frames where the encoder sees a new scene."""
+    scenes = np.random.default_rng(0).integers(0, 256, (40, 32, 48, 3), dtype=np.uint8)
+    stream = io.BytesIO()
+    with av.open(stream, "w", format="avi") as file:
+        track = file.add_stream("mpeg4", rate=10, options={"g": "10", "bf": "2"})
+        track.height, track.width, track.bit_rate = 32, 48, 4_000_000
+        track.pix_fmt = "yuv420p"
+        for frame in scenes:
+            file.mux(track.encode(av.VideoFrame.from_ndarray(frame, format="rgb24")))
+        file.mux(track.encode())
+    opened = VideoDecoder()(stream.getvalue())
+    everything = list(opened)
+    for number in range(opened.num_frames):
+        frame = opened.frames([number])[0].permute(1, 2, 0).numpy()
+        np.testing.assert_array_equal(frame, everything[number])
+
+
+def test_turned_videos_are_seen_as_people_see_them():
+    plain, opened = (VideoDecoder()(data) for data in (video(3, "mov"), turned(video(3, "mov"))))
+    expected = torch.rot90(plain.frames([1]), -1, (2, 3))  # clockwise
+    assert expected.shape == (1, 3, 40, 24)
+    assert torch.equal(opened.frames([1]), expected)
+
+
+def test_pictures_larger_than_the_header_says():
+    """The first is as large as it says: who looks at that one alone is not warned."""
+    small, large = (encoded(0, "JPEG", height=h, width=w) for h, w in ((24, 40), (600, 800)))
+    data = swapped_pictures(video(3, "mov"), [small] * 3 + [large] * 3)
+    opened = VideoDecoder(max_pixels=100_000)(data)
+    assert opened.frames([1]).shape == (1, 3, 24, 40)
+    for read in (lambda: opened.frames([4]), lambda: list(opened)):
+        with pytest.raises(BadData):
+            read()
+
+
+@pytest.mark.parametrize("share", [0.3, 0.6, 0.99])
+def test_a_cut_off_file_with_its_index_in_front_is_bad(share):
+    stream = io.BytesIO()
+    with av.open(io.BytesIO(video(30))) as source:
+        options = {"movflags": "faststart+frag_keyframe+empty_moov"}
+        with av.open(stream, "w", format="mp4", options=options) as target:
+            new = target.add_stream_from_template(source.streams.video[0])
+            for packet in source.demux(video=0):
+                if packet.size:
+                    packet.stream = new
+                    target.mux(packet)
+    data = stream.getvalue()
+    check_all(VideoDecoder()(data))
+    with pytest.raises(BadData, match="cut off: "):
+        VideoDecoder()(data[: int(share * len(data))])
+
+
+@pytest.mark.parametrize("ending", ["mp4", "avi"])
+def test_damage_in_the_middle_is_found(ending):
+    """Not every bit matters; most damage must not pass as good frames."""
+    data, found = video(30, ending, height=96, width=160), 0
+    for seed in range(8):
+        draw = np.random.default_rng(seed)
+        start = int(draw.integers(len(data) // 4, len(data) * 3 // 4))
+        damaged = data[:start] + draw.bytes(200) + data[start + 200 :]
+        try:
+            check_all(VideoDecoder()(damaged))
+        except BadData:
+            found += 1
+    assert found >= 5
+
+
+class TestArchives:
+    def test_names_are_in_the_order_of_their_numbers(self):
+        stream = io.BytesIO()
+        with zipfile.ZipFile(stream, "w") as file:
+            file.writestr("clip/", b"")
+            for t in (10, 9, 2, 1, 0):
+                file.writestr(f"clip/frame_{t}.png", encoded(t))
+            file.writestr("clip/Thumbs.db", b"x")
+        opened = VideoDecoder()(stream.getvalue())
+        expected = np.stack([pixels(t) for t in (0, 1, 2, 9, 10)])
+        np.testing.assert_array_equal(np.stack(list(opened)), expected)
+
+    def test_a_clip_of_large_frames_is_refused(self, monkeypatch):
+        monkeypatch.setattr("vit_rpe.data.video.MAX_CLIP_PIXELS", 4 * 9 * 14)
+        opened = VideoDecoder()(archive(0))
+        assert opened.frames(range(4)).shape[0] == 4
+        with pytest.raises(BadData, match="decompression bomb: 5 frames of 14 x 9"):
+            opened.frames(range(5))
+
+
 def compressed() -> bytes:
     stream = io.BytesIO()
     with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as file:
@@ -60,6 +169,7 @@ BAD = {
     "a playlist": (b"#EXTM3U\n#EXTINF:1,\nfile:///etc/passwd\n", "not a video in one of mp4"),
     "a list of files": (b"ffconcat version 1.0\nfile x.mp4\n", "not a video in one of mp4"),
     "a head alone": (video(30)[:40], "InvalidDataError"),
+    "a box cut off": (video(30)[:50], "cut off: 50 bytes"),
     "no frames": (frame_archive([]), "not a video|without frames"),
     "compressed frames": (compressed(), "must be stored"),
     "no images": (frame_archive([("png", b"x"), ("png", b"y")]), "not an image"),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import struct
+from fractions import Fraction
 
 import av
 import numpy as np
@@ -15,6 +17,7 @@ CONTAINERS = {
     "webm": ("webm", "libvpx-vp9", {"g": "7", "cpu-used": "8", "deadline": "realtime"}),
     "mkv": ("matroska", "libx264", {"g": "7"}),
     "avi": ("avi", "mpeg4", {"g": "7"}),
+    "B-frames": ("avi", "mpeg4", {"g": "7", "bf": "2"}),
     "mov": ("mov", "mjpeg", {}),
 }
 
@@ -43,6 +46,42 @@ def video(count: int, ending: str = "mp4", height: int = 24, width: int = 40) ->
             file.mux(track.encode(av.VideoFrame.from_ndarray(frame, format="rgb24")))
         file.mux(track.encode())
     return stream.getvalue()
+
+
+def remuxed(data: bytes, first: int) -> bytes:
+    """An mp4 file that begins with frame `first`, cut without encoding: an edit list hides what its
+    decoder needs and nobody is to see."""
+    stream = io.BytesIO()
+    with av.open(io.BytesIO(data)) as source, av.open(stream, "w", format="mp4") as target:
+        old = source.streams.video[0]
+        new = target.add_stream_from_template(old)
+        shift = int(first / 10 / old.time_base)  # 10 frames a second
+        for packet in source.demux(old):
+            if packet.size:
+                packet.pts, packet.dts, packet.stream = packet.pts - shift, packet.dts - shift, new
+                target.mux(packet)
+    return stream.getvalue()
+
+
+def swapped_pictures(data: bytes, pictures: list[bytes]) -> bytes:
+    """A Motion JPEG file whose header is that of `data`, and whose pictures are others."""
+    stream = io.BytesIO()
+    with av.open(io.BytesIO(data)) as source, av.open(stream, "w", format="mov") as target:
+        new = target.add_stream_from_template(source.streams.video[0])
+        for number, picture in enumerate(pictures):
+            packet = av.Packet(picture)
+            packet.pts = packet.dts = number * 1024
+            packet.time_base, packet.stream, packet.is_keyframe = Fraction(1, 10240), new, True
+            target.mux(packet)
+    return stream.getvalue()
+
+
+def turned(data: bytes) -> bytes:
+    """The mov file with a display matrix that turns it clockwise by a quarter."""
+    place = data.index(b"tkhd") + 4 + 40  # version 0: the matrix, nine numbers of 32 bits
+    one = 1 << 16
+    matrix = struct.pack(">9i", 0, one, 0, -one, 0, 0, 0, 0, 1 << 30)
+    return data[:place] + matrix + data[place + 36 :]
 
 
 def archive(i: int, count: int = 6, height: int = 9, width: int = 14) -> bytes:

@@ -82,7 +82,7 @@ def csv_file(
             raise ValueError(f"{path} needs the columns path and label, got {table.fieldnames}")
         rows = list(table)
     for line, row in enumerate(rows, 2):
-        _check_row(row, f"{path}, line {line}", endings)
+        _check_row(row, f"{path}, line {line}", base, endings)
     numeric = all(row["label"].strip().isdigit() for row in rows)
     classes = [] if numeric else sorted({row["label"] for row in rows})
     number = int if numeric else classes.index
@@ -95,14 +95,15 @@ def csv_file(
     }
 
 
-def _check_row(row: dict[str, str], where: str, endings: Sequence[str]) -> None:
+def _check_row(row: dict[str, str], where: str, base: Path, endings: Sequence[str]) -> None:
     if not row["path"] or not row["label"]:
         raise ValueError(
             f"{where}: path and label must be given, got {row['path']!r}, {row['label']!r}"
         )
     if Path(row["path"]).is_absolute() or ".." in Path(row["path"]).parts:
         raise ValueError(f"{where}: a path within the folder of the files, got {row['path']!r}")
-    if Path(row["path"]).suffix.lower().lstrip(".") not in endings:
+    is_folder = "" in endings and (base / row["path"]).is_dir()
+    if Path(row["path"]).suffix.lower().lstrip(".") not in endings and not is_folder:
         wanted = ", ".join(ending or "nothing (a folder of frames)" for ending in endings)
         raise ValueError(f"{where}: a file ending in {wanted}, got {row['path']!r}")
 

@@ -92,6 +92,8 @@ class VideoRecipe:
     def __post_init__(self) -> None:
         names = ("samples_per_shard", "size", "quality", "clip_frames", "min_frames")
         _check_counts(self, *names)
+        if not 0 <= self.crf <= 51:
+            raise ValueError(f"crf is a quality of x264, from 0 to 51, got {self.crf}")
 
     def prepare(self, data: bytes, ending: str) -> list[Part]:
         video = VideoDecoder()(data)
@@ -104,7 +106,7 @@ class VideoRecipe:
         if isinstance(video, FrameArchive):
             pieces = self._cut(self._files(video))
             return [Part(suffix, "zip", frame_archive(files)) for suffix, files in pieces]
-        pieces = self._cut(_even(frame, self.size) for frame in video)
+        pieces = self._cut(_even(frame, self.size) for frame in all_frames(video))
         return [Part(suffix, "mp4", h264(fs, video.rate, self.crf)) for suffix, fs in pieces]
 
     def _files(self, video: FrameArchive) -> Iterator[tuple[str, bytes]]:
@@ -125,6 +127,7 @@ class VideoRecipe:
         while len(clip := list(islice(frames, self.clip_frames))) == self.clip_frames:
             yield f"-clip{number:03d}", clip
             number += 1
+        assert number, "a video that is long enough has a clip"
 
 
 def _check_counts(recipe: object, *names: str) -> None:
@@ -134,11 +137,20 @@ def _check_counts(recipe: object, *names: str) -> None:
             raise ValueError(f"{name} must be 1 or more, got {value}")
 
 
-def check_all(video: Video) -> None:
-    """Decode every frame: a video that breaks off is bad, and is not noticed by opening it."""
-    count = sum(1 for _ in video)
+def all_frames(video: Video) -> Iterator[Frame]:
+    """Every frame: a video that breaks off is bad, and is not noticed by opening it."""
+    count = 0
+    for frame in video:
+        count += 1
+        yield frame
     if count < video.num_frames:
         raise BadData(f"cut off: {count} of {video.num_frames} frames decode")
+
+
+def check_all(video: Video) -> None:
+    """Decode every frame."""
+    for _ in all_frames(video):
+        pass
 
 
 def _resized(image: Image.Image, size: int) -> Image.Image:

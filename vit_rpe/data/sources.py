@@ -14,7 +14,9 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from .encode import frame_archive
-from .frame_folder import ending_of, folder_archive, frame_files
+from .errors import BadData
+from .frame_folder import folder_archive, frame_files
+from .video import ending_of
 
 
 class Item(NamedTuple):
@@ -52,7 +54,9 @@ class Files:
         path, label = self.root / self.names[i], self.labels[i]
         if path.is_dir():
             return Item(path.name, label, "zip", folder_archive(path))
-        return Item(path.stem, label, ending_of(path), path.read_bytes())
+        if not ending_of(path.name) and path.exists():
+            raise BadData(f"{self.names[i]!r} is no folder of frames, and a file without an ending")
+        return Item(path.stem, label, ending_of(path.name), path.read_bytes())
 
     def fingerprint(self) -> str:
         """Of names, labels and sizes: a file that was replaced by another is noticed."""

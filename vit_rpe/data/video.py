@@ -8,11 +8,13 @@ decoded when they are asked for, those of one clip and no others.
 from __future__ import annotations
 
 import io
+import re
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from fractions import Fraction
+from os.path import splitext
 from typing import Protocol
 
 import numpy as np
@@ -22,6 +24,7 @@ from torch import Tensor
 
 from .decode import MAX_PIXELS, ImageDecoder
 from .errors import BadData, ShardError
+from .layout import IMAGE_ENDINGS
 
 # in order of preference, should a sample have several
 VIDEO_ENDINGS = ("mp4", "webm", "mkv", "avi", "mov", "m4v", "zip")
@@ -87,7 +90,7 @@ def _container(data: bytes) -> str:
 
 
 class FrameArchive:
-    """The frames of a folder, as image files in a zip archive, in the order of their names."""
+    """The frames of a folder, as image files in a zip archive; `frame_10` comes after `frame_9`."""
 
     rate = None
 
@@ -95,10 +98,10 @@ class FrameArchive:
         self._decode = decode
         with undecodable():
             self._archive = zipfile.ZipFile(io.BytesIO(data))
-        members = self._archive.infolist()
+        members = [m for m in self._archive.infolist() if ending_of(m.filename) in IMAGE_ENDINGS]
         if any(member.compress_type != zipfile.ZIP_STORED for member in members):
             raise BadData("the frames of a zip archive must be stored, not compressed")
-        self._names = sorted(member.filename for member in members)
+        self._names = sorted((member.filename for member in members), key=natural)
         if not self._names:
             raise BadData("a zip archive without frames")
 
@@ -111,10 +114,15 @@ class FrameArchive:
         for name in self._names:
             with undecodable():
                 data = self._archive.read(name)
-            yield name.rpartition(".")[2], data
+            yield ending_of(name), data
 
     def frames(self, numbers: Sequence[int]) -> Tensor:
-        return stacked([self._frame(number) for number in numbers], numbers)
+        frames: list[Frame] = []
+        for number in numbers:
+            frames.append(self._frame(number))
+            height, width = frames[0].shape[:2]
+            check_pixels(height, width, len(numbers), MAX_PIXELS)
+        return stacked(frames, numbers)
 
     def __iter__(self) -> Iterator[Frame]:
         return map(self._frame, range(self.num_frames))
@@ -122,6 +130,18 @@ class FrameArchive:
     def _frame(self, number: int) -> Frame:
         with undecodable():
             return np.asarray(self._decode(self._archive.read(self._names[number])))
+
+
+def ending_of(path: str) -> str:
+    """In small letters and without its dot; jpeg is jpg, which timm looks for."""
+    ending = splitext(path)[1].lower().lstrip(".")
+    return "jpg" if ending == "jpeg" else ending
+
+
+def natural(path: str) -> list[tuple[int, str]]:
+    """An order of names: numbers by their value, between texts by the alphabet."""
+    parts = re.split(r"(\d+)", path)
+    return [(int(part), part) if part.isdigit() else (-1, part) for part in parts]
 
 
 def stacked(frames: Sequence[Frame], numbers: Sequence[int]) -> Tensor:

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from fractions import Fraction
 from typing import Any
 
+import numpy as np
 from torch import Tensor
 
 from .errors import BadData, ShardError
@@ -22,62 +23,88 @@ class PyAVVideo:
     def __init__(self, data: bytes, container: str, max_pixels: int):
         self._data, self._container, self._max_pixels = data, container, max_pixels
         self._av = pyav()
+        if container == "mov":
+            _check_boxes(data)
         with undecodable(), self._opened() as file:
-            stream = _video_stream(file)
-            self.rate, self._size = stream.average_rate, (stream.height, stream.width)
-            promised = stream.frames if container == "mov" else 0  # others only guess
-            times = [packet.pts for packet in file.demux(stream) if packet.size]
-        self.num_frames = len(times)
-        if self.num_frames < promised:
-            raise BadData(f"cut off: {self.num_frames} of {promised} frames are there")
+            stream = self._stream(file)
+            self.rate, size = stream.average_rate, (stream.height, stream.width)
+            packets = [packet for packet in file.demux(stream) if packet.size]
+            # what the edit list of a file that was cut leaves out is not decoded either
+            times = [packet.pts for packet in packets if not packet.is_discard]
         if not times:
             raise BadData("a video without frames")
+        self.num_frames = len(times)
         # some containers have no times, or the same one twice: then frames are counted
         timed = None not in times and len(set(times)) == len(times)
         self._times: list[int] = sorted(times) if timed else []
-        check_pixels(*self._size, 1, max_pixels)
+        check_pixels(*size, 1, max_pixels)
 
     def frames(self, numbers: Sequence[int]) -> Tensor:
-        check_pixels(*self._size, len(numbers), self._max_pixels)
         wanted, found = set(numbers), {}
-        with undecodable(), self._opened() as file:
-            for number, frame in self._from(file, min(numbers)):
+        with undecodable():
+            for number, frame in self._from(min(numbers)):
                 if number in wanted:
-                    found[number] = frame.to_ndarray(format="rgb24")
+                    found[number] = self._pixels(frame, len(wanted))
                 if number >= max(numbers):
                     break
         return stacked([found[number] for number in numbers if number in found], numbers)
 
     def __iter__(self) -> Iterator[Frame]:
         with undecodable(), self._opened() as file:
-            for frame in file.decode(_video_stream(file)):
-                yield frame.to_ndarray(format="rgb24")
+            for frame in file.decode(self._stream(file)):
+                yield self._pixels(frame, 1)
+
+    def _from(self, first: int) -> Iterator[tuple[int, Any]]:
+        """Numbered frames from a key frame at or before `first`."""
+        if self._times and 0 < first < self.num_frames:
+            with self._opened() as file:
+                stream = self._stream(file)
+                file.seek(self._times[first], stream=stream)
+                frames = file.decode(stream)
+                head = next(frames, None)
+                if head is not None and head.pts in self._times[: first + 1]:
+                    number = self._times.index(head.pts)
+                    yield number, head
+                    yield from enumerate(frames, number + 1)
+                    return
+        # from the beginning, in a file of its own: a seek to the first time may miss it
+        with self._opened() as file:
+            yield from enumerate(file.decode(self._stream(file)))
+
+    def _pixels(self, frame: Any, count: int) -> Frame:
+        """As people see it. A frame can be larger than its container says."""
+        if frame.is_corrupt:
+            raise BadData("a frame is corrupt")
+        check_pixels(frame.height, frame.width, count, self._max_pixels)
+        return np.rot90(frame.to_ndarray(format="rgb24"), frame.rotation // 90)
 
     def _opened(self) -> Any:
         return self._av.open(io.BytesIO(self._data), format=self._container)
 
-    def _from(self, file: Any, first: int) -> Iterator[tuple[int, Any]]:
-        """Numbered frames from a key frame at or before `first`."""
-        stream = _video_stream(file)
-        if self._times and 0 < first < self.num_frames:
-            file.seek(self._times[first], stream=stream)
-            frames = file.decode(stream)
-            head = next(frames, None)
-            if head is not None and head.pts in self._times[: first + 1]:
-                number = self._times.index(head.pts)
-                yield number, head
-                yield from enumerate(frames, number + 1)
-                return
-            file.seek(self._times[0], stream=stream)  # it went too far
-        yield from enumerate(file.decode(stream))
+    def _stream(self, file: Any) -> Any:
+        if not file.streams.video:
+            raise BadData("a file without a video stream")
+        stream = file.streams.video[0]
+        stream.thread_type = "NONE"  # a worker has one core
+        stream.codec_context.options = {"max_pixels": str(self._max_pixels)}
+        return stream
 
 
-def _video_stream(file: Any) -> Any:
-    if not file.streams.video:
-        raise BadData("a file without a video stream")
-    stream = file.streams.video[0]
-    stream.thread_type = "NONE"  # a worker has one core
-    return stream
+def _check_boxes(data: bytes) -> None:
+    """An mp4 or mov file is a row of boxes, each after its size: the last one ends with the file.
+
+    FFmpeg would take one that is cut off for a shorter video.
+    """
+    place = 0
+    while place + 8 <= len(data):
+        size = int.from_bytes(data[place : place + 4])
+        if size == 1:  # too large for four bytes
+            size = int.from_bytes(data[place + 8 : place + 16])
+        if size == 0:  # up to the end, wherever that is
+            return
+        if size < 8 or place + size > len(data):
+            raise BadData(f"cut off: {len(data)} bytes, and a box from {place} to {place + size}")
+        place += size
 
 
 class TorchCodecVideo:

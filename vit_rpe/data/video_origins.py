@@ -6,11 +6,10 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from .frame_folder import ending_of
 from .layout import IMAGE_ENDINGS
 from .origins import check_classes, class_folders, csv_file, find_splits
 from .sources import Files, Source
-from .video import VIDEO_ENDINGS
+from .video import VIDEO_ENDINGS, ending_of
 
 
 def video_folder(folder: str | Path, split: str = "train") -> dict[str, Source]:
@@ -33,8 +32,11 @@ def video_table(path: str | Path, root: str | Path | None = None) -> dict[str, S
 
 def _videos(folder: Path) -> Iterator[Path]:
     """All videos of a class, in the order of their names, folders within folders too."""
+    seen = {os.path.realpath(folder)}
     for place, folders, files in os.walk(folder, followlinks=True):
-        folders.sort()
+        # a link can lead back to where it is
+        folders[:] = sorted(n for n in folders if os.path.realpath(Path(place, n)) not in seen)
+        seen.update(os.path.realpath(Path(place, name)) for name in folders)
         if {ending_of(name) for name in files} & set(IMAGE_ENDINGS):
             if Path(place) == folder:
                 raise ValueError(
