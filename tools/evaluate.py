@@ -18,6 +18,7 @@ import argparse
 import csv
 import json
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,22 +30,26 @@ from timm.data.config import resolve_model_data_config
 from torch import nn
 
 import vit_rpe  # noqa: F401  registers the models
-from vit_rpe.data import ShardError, Shards, open_shards
+from vit_rpe.data import VIDEO_ENDINGS, ShardError, Shards, open_shards
 from vit_rpe.data.clip_transform import CROPS
 from vit_rpe.data.video import BACKENDS
 from vit_rpe.training import CheckpointError, RecipeError
 from vit_rpe.training.checkpoint import EMA, WEIGHTS, find_checkpoint
 from vit_rpe.training.evaluate import Evaluation, evaluate
 from vit_rpe.training.inputs import evaluation_loader
-from vit_rpe.training.medium import Images, Medium, Videos, try_decoder
+from vit_rpe.training.medium import Images, Medium, Videos, holds_videos, try_decoder
 from vit_rpe.training.meter import peak_memory
 from vit_rpe.training.ranks import join, leave, main_first
+from vit_rpe.training.run import saved_recipe
 
 COLUMNS = (  # timm's results-*.csv
     *("model", "top1", "top1_err", "top5", "top5_err", "param_count", "img_size", "crop_pct"),
     *("interpolation", "loss", "calibration_error", "samples", "bad_samples"),
     *("img_per_s", "peak_memory_mb"),
 )
+
+VIDEO_OPTIONS = {"frame_stride": "stride", "clips": "clips", "crops": "crops"}
+VIDEO_OPTIONS |= {"video_decoder": "backend"}
 
 
 def parse(argv: list[str] | None) -> argparse.Namespace:
@@ -67,10 +72,13 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     add("--workers", type=int, default=4)
     add("--crop-pct", type=float, help="centre crop (default: the model's)")
     add("--num-frames", type=positive_integer, help="of a clip (default: the model's)")
-    add("--frame-stride", type=stride, default=1, help="frames to the next of a clip, or whole")
-    add("--clips", type=positive_integer, default=1, help="averaged, spread over each video")
-    add("--crops", type=int, choices=CROPS, default=1, help="of each clip")
-    add("--video-decoder", choices=BACKENDS, default="pyav")
+    video = parser.add_argument_group("videos (default: as the run did, or 1, 1, 1, pyav)")
+    add = partial(video.add_argument, default=argparse.SUPPRESS)
+    add("--frame-stride", type=stride, help="frames to the next of a clip, or whole")
+    add("--clips", type=positive_integer, help="averaged, spread over each video")
+    add("--crops", type=int, choices=CROPS, help="of each clip")
+    add("--video-decoder", choices=BACKENDS)
+    add = parser.add_argument
     add("--amp", choices=("bf16", "fp16"), help="mixed precision")
     add("--device", choices=("cpu", "cuda"), help="default: a GPU where there is one")
     add("--output", type=Path, help="folder for CSV and JSON")
@@ -110,11 +118,28 @@ def create(args: argparse.Namespace, **options: Any) -> nn.Module:
         raise CheckpointError(f"{name} cannot be built: {' '.join(str(error).split())}") from None
 
 
-def medium_for(args: argparse.Namespace, model: Any) -> Medium:
-    if not hasattr(model, "num_frames"):
+def medium_for(args: argparse.Namespace, model: Any, shards: Shards) -> Medium:
+    """What the shards hold; a video model takes images, too."""
+    given = {key: getattr(args, name) for name, key in VIDEO_OPTIONS.items() if hasattr(args, name)}
+    if not hasattr(model, "num_frames") or not holds_videos(shards):
+        if given:
+            what = "model" if not hasattr(model, "num_frames") else "data"
+            raise ValueError(f"{', '.join(given)}: options for videos, and the {what} is of images")
         return Images()
-    clips, crops, decoder = args.clips, args.crops, args.video_decoder
-    return Videos(model.num_frames, args.frame_stride, clips, crops, decoder)
+    return Videos(model.num_frames, **{**as_the_run_did(args), **given})
+
+
+def as_the_run_did(args: argparse.Namespace) -> dict[str, Any]:
+    """The sampling of the recipe that a checkpoint comes from, if it comes from one."""
+    if not args.checkpoint:
+        return {}
+    path = find_checkpoint(args.checkpoint, "best")
+    if not (path.parent.parent / "recipe.yaml").is_file():
+        return {}
+    recipe = saved_recipe(path)
+    names = {"stride": "frame_stride", "clips": "val_clips", "crops": "val_crops"}
+    options = {key: getattr(recipe, name) for key, name in names.items()}
+    return {**options, "backend": recipe.video_decoder}
 
 
 def folder(args: argparse.Namespace) -> Path:
@@ -122,11 +147,20 @@ def folder(args: argparse.Namespace) -> Path:
     return found / EMA if args.ema and (found / EMA / WEIGHTS).is_file() else found
 
 
+def open_data(args: argparse.Namespace) -> Shards:
+    """The shards; what is in those of others is looked for as images, then as videos."""
+    shards = open_shards(args.data, args.split)
+    if (shards.rows["size"] >= 0).any():
+        return shards
+    return open_shards(args.data, args.split, endings=VIDEO_ENDINGS)
+
+
 def measure(
     args: argparse.Namespace,
     accelerator: Accelerator,
     shards: Shards,
     model: nn.Module,
+    medium: Medium,
     size: int | None,
 ) -> tuple[dict[str, Any], Evaluation]:
     """One row of the results, and the evaluation behind it."""
@@ -143,7 +177,7 @@ def measure(
         config,
         args.batch_size,
         workers=args.workers,
-        medium=medium_for(args, model),
+        medium=medium,
         rank=accelerator.process_index,
         world=accelerator.num_processes,
         device=accelerator.device,
@@ -203,14 +237,13 @@ def show(row: dict[str, Any]) -> str:
 def run(args: argparse.Namespace) -> None:
     accelerator = join(args.device, args.amp)
     sizes: list[int | None] = args.img_size or [None]
-    model = build(args, sizes[0])
-    endings = medium_for(args, model).endings
-    shards = main_first(accelerator, lambda: open_shards(args.data, args.split, endings=endings))
-    try_decoder(medium_for(args, model), shards)
+    shards = main_first(accelerator, lambda: open_data(args))
     rows, results = [], []
-    for number, size in enumerate(sizes):
-        model = build(args, size) if number else model
-        row, result = measure(args, accelerator, shards, model, size)
+    for size in sizes:
+        model = build(args, size)
+        medium = medium_for(args, model, shards)
+        try_decoder(medium, shards)
+        row, result = measure(args, accelerator, shards, model, medium, size)
         rows.append(row)
         results.append(result)
         if accelerator.is_main_process:

@@ -51,14 +51,12 @@ def run(args: argparse.Namespace) -> str:
     name = args.model or config["architecture"].replace("2d", "3d")
     if not timm.is_model(name):
         raise ValueError(f"timm has no model {name!r}; name a video model with --model")
-    model_args = {**config.get("model_args", {}), "num_classes": image.num_classes}
     sizes = {"num_frames": args.num_frames, "tubelet_size": args.tubelet_size}
-    video = inflate(image, name, **sizes, **model_args)
+    model_args = {**config.get("model_args", {}), "num_classes": image.num_classes, **sizes}
+    video = inflate(image, name, **model_args)
     if image.num_prefix_tokens:
         model_args["border"] = "learned"
-    save_for_hf(
-        video, str(args.output), safe_serialization=True, model_args={**model_args, **sizes}
-    )
+    save_for_hf(video, str(args.output), safe_serialization=True, model_args=model_args)
     return name
 
 

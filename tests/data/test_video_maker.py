@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +20,7 @@ from vit_rpe.data import (
     open_shards,
     videos_of,
 )
+from vit_rpe.data.video_files import PyAVVideo
 from vit_rpe.data.video_origins import video_folder, video_table
 
 
@@ -156,3 +158,52 @@ def test_folders_that_cannot_be_used(folder, tmp_path):
         made(video_folder(tmp_path / "empty")["train"], tmp_path / "out")
     with pytest.raises(ValueError, match="clip_frames must be 1 or more, got 0"):
         VideoRecipe(clip_frames=0)
+    with pytest.raises(ValueError, match="crf is a quality of x264, from 0 to 51, got 60"):
+        VideoRecipe(crf=60)
+
+
+def test_a_shard_of_nothing_but_bad_videos_is_left_out(folder, tmp_path):
+    for ending in ("mp4", "webm"):
+        (folder / "train" / "jump" / f"a.{ending}").write_bytes(b"no video")
+    source = video_folder(folder)["train"]
+    info, shards, samples = made(source, tmp_path / "out", max_bad=0.4)
+    assert info.filenames == ["train-00001.tar", "train-00002.tar"] and len(samples) == 4
+    assert not (tmp_path / "out" / "train-00000.tar").exists()
+    before = {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()}
+    made(source, tmp_path / "out", max_bad=0.4)
+    assert before == {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()}
+    recipe = VideoRecipe(2, clip_frames=100, seed=None)
+    with pytest.raises(ShardError, match="2 of 6 samples are bad.*'00000001_a'.*not a video"):
+        made(source, tmp_path / "none", recipe=recipe)
+    with pytest.raises(ShardError, match="no sample of the split 'train' is good"):
+        made(source, tmp_path / "none", recipe=recipe, max_bad=1.0)
+
+
+def test_videos_that_break_off_are_not_cut_into_clips(folder, tmp_path, monkeypatch):
+    """A decoder that gives fewer frames than the file has."""
+    whole = PyAVVideo.__iter__
+    monkeypatch.setattr(PyAVVideo, "__iter__", lambda self: islice(whole(self), 6))
+    recipe = VideoRecipe(10, clip_frames=4, seed=None)
+    source = video_folder(folder)["train"]
+    info, _, samples = made(source, tmp_path / "out", recipe=recipe, max_bad=0.8)
+    assert info.num_samples == 4 and all("frames_1" in key for key in samples)
+    named = (tmp_path / "out" / "bad_samples-train.csv").read_text()
+    assert named.count("cut off: 6 of 1") == 4
+
+
+def test_tables_with_odd_paths(folder, tmp_path):
+    (folder / "train" / "run" / "v_1.5s").mkdir()
+    (folder / "train" / "run" / "v_1.5s" / "0.png").write_bytes(encoded(0))
+    (folder / "train" / "run" / "file").write_bytes(b"x")
+    table = folder / "list.csv"
+    table.write_text("path,label\ntrain/run/v_1.5s,1\ntrain/run/file,1\n")
+    _, _, samples = made(video_table(table)["train"], tmp_path / "out", max_bad=0.5)
+    assert list(samples) == ["00000000_v_1_5s"]
+    named = (tmp_path / "out" / "bad_samples-train.csv").read_text()
+    assert "is no folder of frames" in named
+
+
+def test_links_that_lead_back(folder):
+    place = folder / "train" / "run"
+    (place / "again").symlink_to(place)
+    assert len(video_folder(folder)["train"]) == 6

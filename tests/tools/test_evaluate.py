@@ -119,9 +119,8 @@ def videos(tmp_path_factory) -> Path:
 
 def test_videos_as_in_the_trainer_and_with_other_sizes_and_frames(videos):
     base = ["--checkpoint", f"{videos}/run", "--data", f"{videos}/data", "--workers", "0"]
-    views = ["--clips", "2", "--crops", "3"]
-    launch(evaluate, *base, *views, "--output", f"{videos}/one")
-    launch(evaluate, *base, *views, "--output", f"{videos}/two", world=2)
+    launch(evaluate, *base, "--output", f"{videos}/one")  # clips and crops as in the recipe
+    launch(evaluate, *base, "--output", f"{videos}/two", world=2)
     summary = list(csv.DictReader((videos / "run" / "summary.csv").open()))
     best = (videos / "run" / "checkpoints" / "best").resolve().name
     row, one = summary[int(best.split("-")[1]) - 1], rows(videos / "one")[0]
@@ -132,14 +131,28 @@ def test_videos_as_in_the_trainer_and_with_other_sizes_and_frames(videos):
     assert [row["img_size"] for row in rows(videos / "other")] == ["8", "12"]
     launch(evaluate, *base, "--num-frames", "2", "--output", f"{videos}/fewer")
     assert rows(videos / "fewer")[0]["samples"] == "7"
+    views = ["--clips", "1", "--crops", "1", "--frame-stride", "2"]
+    launch(evaluate, *base, *views, "--output", f"{videos}/views")
+    assert rows(videos / "views")[0]["loss"] != one["loss"]
+
+
+def test_a_video_model_takes_images_as_still_clips(videos, results):
+    base = ["--checkpoint", f"{videos}/run", "--data", f"{results}/data", "--workers", "0"]
+    launch(evaluate, *base, "--output", f"{videos}/still")
+    assert int(rows(videos / "still")[0]["samples"]) > 8
+    with pytest.raises(SystemExit, match="clips: options for videos, and the data is of images"):
+        evaluate(*base, "--clips", "2")
 
 
 def test_wrong_frames_give_one_line(videos, results):
     base = ["--checkpoint", f"{videos}/run", "--data", f"{videos}/data", "--workers", "0"]
+    image = ["--checkpoint", f"{results}/run", "--data", f"{results}/data", "--workers", "0"]
     for arguments, message in (
         ([*base, "--num-frames", "3"], "num_frames must be a multiple of tubelet_size"),
         ([*base, "--frame-stride", "3"], "too short: 7 frames, a clip needs 10"),
-        (["--checkpoint", f"{results}/run", "--data", "x", "--num-frames", "4"], "of images"),
+        ([*image, "--num-frames", "4"], "this is one of images"),
+        ([*image, "--crops", "3"], "crops: options for videos, and the model is of images"),
+        ([*base, "--crop-pct", "0"], "crop_pct of clips is at most 1"),
     ):
         with pytest.raises(SystemExit) as stop:
             evaluate(*arguments)

@@ -58,6 +58,9 @@ def test_wrong_input_gives_one_line(tool, place, tmp_path):
             tool.main([*arguments, "--output", str(tmp_path / "out")])
         text = str(stop.value)
         assert text.startswith("inflate: error: ") and message in text and "\n" not in text
+    tool.main([f"{place}/image", "--output", f"{place}/once", "--num-frames", "4"])
+    with pytest.raises(SystemExit, match="cannot inflate PerformerVideo"):
+        tool.main([f"{place}/once", "--output", f"{place}/twice"])
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "x").touch()
     with pytest.raises(SystemExit, match="is not empty"):

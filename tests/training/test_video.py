@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from tests.data.samples import sample, write_shard
-from tests.data.videos import archive, clip_sample
+from tests.data.videos import archive, clip_sample, video
 from tests.training.launch import launch, train
 from tests.training.runs import assert_same_run, progress, write_recipe
 from tests.training.test_resume import run_and_stop, run_to_end
@@ -33,7 +33,11 @@ VIDEO: dict[str, Any] = {
 def make_videos(folder: Path, count: int = 40) -> str:
     """Two splits; of the second one every video is three clips, in shards of different lengths."""
     write_shard(folder / "x-train-000.tar", (clip_sample(i, **SIDES) for i in range(count - 9)))
-    write_shard(folder / "x-train-001.tar", (clip_sample(50 + i, **SIDES) for i in range(9)))
+    files = [clip_sample(50 + i, **SIDES) for i in range(9)]
+    for each in files[::2]:  # video files among folders of frames
+        each["mp4"] = video(9, "mp4", height=10, width=14)
+        del each["zip"]
+    write_shard(folder / "x-train-001.tar", files)
     clips = [
         clip_sample(100 + 3 * i + c, i % 10, f"v{i:03d}-clip{c:03d}", **SIDES)
         for i in range(7)
@@ -186,7 +190,7 @@ def test_images_are_no_videos(tmp_path, recipe):
 def test_a_dry_run_makes_its_own_clips(tmp_path, recipe):
     options = (f"data_dir={tmp_path}/none", "frame_stride=3", "grad_accum_steps=2")
     code, shown = train("--recipe", recipe, "--dry-run", *options)
-    assert code == 0 and "random images stand in" in shown and "G for a clip" in shown
+    assert code == 0 and "random clips stand in" in shown and "G for a clip" in shown
 
 
 def test_a_teacher_of_clips(tmp_path, recipe):

@@ -71,6 +71,10 @@ def make_shards(
     for shard in in_processes(work, range(count), workers, split if progress else None):
         bad.add(shard.bad)
         shards.append(shard)
+    if not any(len(shard.table) for shard in shards):
+        raise ShardError(f"no sample of the split {split!r} is good; they are named in {bad.path}")
+    kept = [(name, shard) for name, shard in zip(names, shards, strict=True) if len(shard.table)]
+    names, shards = [name for name, _ in kept], [shard for _, shard in kept]
     info = _split_info(split, names, shards, made)
     write_table(folder / index_name(split), [shard.table for shard in shards])
     _publish(folder, info, source.classes)
@@ -142,11 +146,14 @@ def _make_one(
     with written_whole(path) as file:
         written = _write(file, source, order[i * size : (i + 1) * size], recipe, path.name, bad)
         file.flush()
-        table = _read_back(Path(file.name), path.name, written, recipe.endings)
-        done = Made(table, os.path.getsize(file.name), _sha256(file.name), bad)
-        with written_whole(_record(path)) as record:
-            record.write(json.dumps([done.sha256, bad]).encode())
-    return done
+        if written:
+            table = _read_back(Path(file.name), path.name, written, recipe.endings)
+            done = Made(table, os.path.getsize(file.name), _sha256(file.name), bad)
+            with written_whole(_record(path)) as record:
+                record.write(json.dumps([done.sha256, bad]).encode())
+            return done
+    path.unlink()  # a shard of nothing but bad samples would be empty, and refused by readers
+    return Made(as_table([]), 0, "", bad)
 
 
 @lru_cache(maxsize=1)

@@ -75,6 +75,14 @@ class VideoDecoder:
         return open_file[self.backend](data, container, self.max_pixels)
 
 
+def is_video(data: bytes) -> bool:
+    """Whether these bytes are of one of the kinds that a VideoDecoder opens."""
+    try:
+        return bool(_container(data))
+    except BadData:
+        return False
+
+
 def _container(data: bytes) -> str:
     """The kind of file by its first bytes. FFmpeg is told and never guesses: among the kinds that
     it would try are playlists, which name other files."""

@@ -60,7 +60,8 @@ def _with_data(recipe: Recipe, accelerator: Accelerator, run: Path, say: Any) ->
     try:
         inputs = open_inputs(recipe, accelerator)
     except RecipeError as error:
-        say(f"data        {error}: random images stand in")
+        kind = "images" if recipe.num_frames is None else "clips"
+        say(f"data        {error}: random {kind} stand in")
         return main_first(
             accelerator, lambda: _with_random_images(recipe, run, accelerator.num_processes)
         )

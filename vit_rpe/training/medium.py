@@ -23,8 +23,11 @@ from vit_rpe.data import (
     VideoDecoder,
 )
 from vit_rpe.data.layout import IMAGE_ENDINGS
+from vit_rpe.data.video import is_video
 
 from .recipe import Recipe
+
+LOOK_AT = 8  # samples that tell what kind of set it is
 
 
 class Medium(Protocol):
@@ -70,6 +73,12 @@ def medium_of(recipe: Recipe) -> Medium:
         return Images()
     clips, crops = recipe.val_clips, recipe.val_crops
     return Videos(recipe.num_frames, recipe.frame_stride, clips, crops, recipe.video_decoder)
+
+
+def holds_videos(shards: Shards) -> bool:
+    """Whether the first samples that can be read are videos."""
+    first = SampleReader(shards).read(np.arange(min(LOOK_AT, shards.num_samples)))
+    return any(isinstance(sample, Sample) and is_video(sample.data) for sample in first)
 
 
 def try_decoder(medium: Medium, shards: Shards) -> None:
