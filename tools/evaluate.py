@@ -32,6 +32,7 @@ from torch import nn
 import vit_rpe  # noqa: F401  registers the models
 from vit_rpe.data import VIDEO_ENDINGS, ShardError, Shards, open_shards
 from vit_rpe.data.clip_transform import CROPS
+from vit_rpe.data.layout import IMAGE_ENDINGS
 from vit_rpe.data.video import BACKENDS
 from vit_rpe.training import CheckpointError, RecipeError
 from vit_rpe.training.checkpoint import EMA, WEIGHTS, find_checkpoint
@@ -48,8 +49,12 @@ COLUMNS = (  # timm's results-*.csv
     *("img_per_s", "peak_memory_mb"),
 )
 
-VIDEO_OPTIONS = {"frame_stride": "stride", "clips": "clips", "crops": "crops"}
-VIDEO_OPTIONS |= {"video_decoder": "backend"}
+VIDEO_OPTIONS = {  # and what a medium calls them
+    "frame_stride": "stride",
+    "clips": "clips",
+    "crops": "crops",
+    "video_decoder": "backend",
+}
 
 
 def parse(argv: list[str] | None) -> argparse.Namespace:
@@ -147,12 +152,14 @@ def folder(args: argparse.Namespace) -> Path:
     return found / EMA if args.ema and (found / EMA / WEIGHTS).is_file() else found
 
 
-def open_data(args: argparse.Namespace) -> Shards:
-    """The shards; what is in those of others is looked for as images, then as videos."""
-    shards = open_shards(args.data, args.split)
-    if (shards.rows["size"] >= 0).any():
-        return shards
-    return open_shards(args.data, args.split, endings=VIDEO_ENDINGS)
+def open_data(args: argparse.Namespace, model: nn.Module) -> Shards:
+    """The shards; in those of others a video model looks for videos first, then for images."""
+    kinds = [VIDEO_ENDINGS, IMAGE_ENDINGS] if hasattr(model, "num_frames") else [IMAGE_ENDINGS]
+    for endings in kinds:
+        shards = open_shards(args.data, args.split, endings=endings)
+        if (shards.rows["size"] >= 0).any():
+            return shards
+    raise ShardError(f"no sample at {args.data!r} has an image or a video that the model takes")
 
 
 def measure(
@@ -237,10 +244,11 @@ def show(row: dict[str, Any]) -> str:
 def run(args: argparse.Namespace) -> None:
     accelerator = join(args.device, args.amp)
     sizes: list[int | None] = args.img_size or [None]
-    shards = main_first(accelerator, lambda: open_data(args))
+    model = build(args, sizes[0])
+    shards = main_first(accelerator, lambda: open_data(args, model))
     rows, results = [], []
-    for size in sizes:
-        model = build(args, size)
+    for number, size in enumerate(sizes):
+        model = build(args, size) if number else model
         medium = medium_for(args, model, shards)
         try_decoder(medium, shards)
         row, result = measure(args, accelerator, shards, model, medium, size)
