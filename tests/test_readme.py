@@ -31,9 +31,16 @@ def test_the_examples_of_gkat_run_as_written(tmp_path, monkeypatch):
     assert names["sketch"].shape == (30, 64) and names["walks"].draws == 4
 
 
+def test_the_examples_of_video_run_as_written(tmp_path, monkeypatch):
+    names = run_examples((ROOT / "docs" / "video.md").read_text(), tmp_path, monkeypatch)
+    assert names["features"].shape == (2, 192, 4, 7, 7) and names["stream"].num_frames == 8
+    torch.testing.assert_close(names["logits"], names["model"](names["clip"]), rtol=1e-4, atol=1e-4)
+
+
 def test_the_examples_run_as_written(tmp_path, monkeypatch):
     names = run_examples(README, tmp_path, monkeypatch)
     assert names["logits"].shape == (2, 10) and torch.isfinite(names["logits"]).all()
+    assert names["so_far"].shape == (1, 5) and torch.isfinite(names["so_far"]).all()
     assert names["out"].shape == (8, 197, 128)
     assert torch.isfinite(names["out"]).all()
     assert names["batch"].images.shape == (64, 3, 32, 32)
