@@ -144,6 +144,24 @@ class TestArchives:
         expected = np.stack([pixels(t) for t in (0, 1, 2, 9, 10)])
         np.testing.assert_array_equal(np.stack(list(opened)), expected)
 
+    @pytest.mark.parametrize("name", ["²", "9" * 5000])
+    def test_odd_names_stop_nothing(self, name):
+        stream = io.BytesIO()
+        with zipfile.ZipFile(stream, "w") as file:
+            file.writestr(f"1{name}1/{name}.png", encoded(0))
+        if len(name) > 1:  # more digits than Python makes a number of
+            with pytest.raises(BadData, match="ValueError"):
+                VideoDecoder()(stream.getvalue())
+        else:
+            assert VideoDecoder()(stream.getvalue()).num_frames == 1
+
+    def test_a_large_frame_behind_small_ones_is_refused(self, monkeypatch):
+        monkeypatch.setattr("vit_rpe.data.video.MAX_CLIP_PIXELS", 1000)
+        files = [encoded(0, height=5, width=5), encoded(1, height=40, width=40)]
+        opened = VideoDecoder()(frame_archive(("png", file) for file in files))
+        with pytest.raises(BadData, match="decompression bomb: 2 frames of 40 x 40"):
+            opened.frames([0, 1])
+
     def test_a_clip_of_large_frames_is_refused(self, monkeypatch):
         monkeypatch.setattr("vit_rpe.data.video.MAX_CLIP_PIXELS", 4 * 9 * 14)
         opened = VideoDecoder()(archive(0))

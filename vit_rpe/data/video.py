@@ -106,11 +106,12 @@ class FrameArchive:
         self._decode = decode
         with undecodable():
             self._archive = zipfile.ZipFile(io.BytesIO(data))
-        members = [m for m in self._archive.infolist() if ending_of(m.filename) in IMAGE_ENDINGS]
+            everything = self._archive.infolist()
+            members = [m for m in everything if ending_of(m.filename) in IMAGE_ENDINGS]
+            self._names = sorted((member.filename for member in members), key=natural)
         if any(member.compress_type != zipfile.ZIP_STORED for member in members):
             raise BadData("the frames of a zip archive must be stored, not compressed")
-        self._names = sorted((member.filename for member in members), key=natural)
-        if not self._names:
+        if not members:
             raise BadData("a zip archive without frames")
 
     @property
@@ -128,7 +129,7 @@ class FrameArchive:
         frames: list[Frame] = []
         for number in numbers:
             frames.append(self._frame(number))
-            height, width = frames[0].shape[:2]
+            height, width = frames[-1].shape[:2]
             check_pixels(height, width, len(numbers), MAX_PIXELS)
         return stacked(frames, numbers)
 
@@ -149,7 +150,7 @@ def ending_of(path: str) -> str:
 def natural(path: str) -> list[tuple[int, str]]:
     """An order of names: numbers by their value, between texts by the alphabet."""
     parts = re.split(r"(\d+)", path)
-    return [(int(part), part) if part.isdigit() else (-1, part) for part in parts]
+    return [(int(part), part) if part.isdecimal() else (-1, part) for part in parts]
 
 
 def stacked(frames: Sequence[Frame], numbers: Sequence[int]) -> Tensor:
