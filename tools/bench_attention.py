@@ -175,7 +175,9 @@ def masked(mask: str, path: PathName, x: Inputs) -> Contestant:
     rpe = x.rpe[mask]
 
     def call() -> Tensor:
-        return masked_linear_attention(x.q, x.k, x.v, rpe(), path=path, nonnegative=True)
+        return masked_linear_attention(
+            x.q, x.k, x.v, rpe(), path=path, nonnegative=True, wide_range=False
+        )
 
     return Contestant(call, [x.q, x.k, x.v, *rpe.parameters()])
 

@@ -91,7 +91,7 @@ def _paths(rpe: GridRPE) -> list[PathName]:
 def _attend(q: Tensor, k: Tensor, v: Tensor, rpe: GridRPE, path: PathName) -> Tensor:
     """As in a forward pass: the mask is made anew, and counts in the time."""
     mask = Bordered(rpe(), PREFIX)
-    return masked_linear_attention(q, k, v, mask, path=path, nonnegative=True)
+    return masked_linear_attention(q, k, v, mask, path=path, nonnegative=True, wide_range=False)
 
 
 def _seconds(run: Callable[[], object], repeats: int = 5, limit: float = 0.3) -> float:

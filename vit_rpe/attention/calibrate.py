@@ -94,7 +94,7 @@ def _nanoseconds(path: Path, mask: Mask, heads: int, width: int) -> float:
     leaves = [x.requires_grad_() for x in (q, k, v)]
 
     def once() -> None:
-        out = masked_linear_attention(q, k, v, mask, path=path, nonnegative=True)
+        out = masked_linear_attention(q, k, v, mask, path=path, nonnegative=True, wide_range=False)
         torch.autograd.grad(out.sum(), leaves)
 
     return 1e9 * _shortest_seconds(once, device)

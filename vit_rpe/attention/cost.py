@@ -36,34 +36,57 @@ class PathCosts:
 DEFAULT_COSTS = PathCosts()
 # Sending to a state and reading one, forward and backward, in multiply-adds of a tile.
 _ENDS = 3
+# A product in float64 takes this many times as long as one in float32.
+_FLOAT64 = 2.2
 # No machine's constants differ so much from these that a path this many times cheaper would lose.
 _FAR_AHEAD = 5.0
 
 
 def path_costs(
-    mask: Mask, lead: int, m: int, d: int, costs: PathCosts = DEFAULT_COSTS
+    mask: Mask,
+    lead: int,
+    m: int,
+    d: int,
+    costs: PathCosts = DEFAULT_COSTS,
+    wide_range: bool = False,
+    device: str = "cpu",
 ) -> dict[Path, float]:
-    """The estimated nanoseconds of each path that the mask allows, for `lead` heads in all."""
+    """The estimated nanoseconds of each path that the mask allows, for `lead` heads in all.
+
+    Features of `wide_range` may need float64, which a GPU is slow at, and rows that are looked at:
+    the product path then serves on a CPU only.
+    """
     columns = m * d
     tiles = lead * mask.length**2 * costs.tile(m, d)
     estimates: dict[Path, float] = {"explicit": costs.call + tiles}
-    if not torch.compiler.is_exporting():  # complex numbers and their precision stay in PyTorch
+    float64 = wide_range and mask.normwise
+    if not torch.compiler.is_exporting() and not (float64 and device != "cpu"):
         work = mask.length * columns * costs.column_entry + mask.cost(columns) * costs.product_work
-        estimates["product"] = costs.call + lead * work
+        estimates["product"] = costs.call + lead * work * (_FLOAT64 if float64 else 1.0)
     if isinstance(mask, SCANNABLE):
         estimates["scan"] = _scan_cost(mask, lead, m, d, costs)
     return estimates
 
 
-def choose_path(mask: Mask, lead: int, m: int, d: int, costs: PathCosts = DEFAULT_COSTS) -> Path:
+def choose_path(
+    mask: Mask,
+    lead: int,
+    m: int,
+    d: int,
+    costs: PathCosts = DEFAULT_COSTS,
+    wide_range: bool = False,
+    device: str = "cpu",
+) -> Path:
     """The cheapest path for a mask that wraps no other. A pure function of shapes and constants."""
-    estimates = path_costs(mask, lead, m, d, costs)
+    estimates = path_costs(mask, lead, m, d, costs, wide_range, device)
     return min(estimates, key=estimates.__getitem__)
 
 
-def clear_choice(mask: Mask, lead: int, m: int, d: int) -> Path | None:
+def clear_choice(
+    mask: Mask, lead: int, m: int, d: int, wide_range: bool = False, device: str = "cpu"
+) -> Path | None:
     """The path that is far ahead on any machine, if there is one."""
-    estimates = path_costs(mask, lead, m, d)
+    estimates = path_costs(mask, lead, m, d, DEFAULT_COSTS, wide_range, device)
     best = min(estimates, key=estimates.__getitem__)
     close = [path for path, cost in estimates.items() if cost <= _FAR_AHEAD * estimates[best]]
     return best if close == [best] else None
@@ -105,7 +128,8 @@ def _best_blocks(
         entry = costs.state_entry + b * _ENDS * costs.multiply
         state = costs.block_call + place * m * d * entry
         cost = blocks * inside + passes[0] * (blocks - 1) * state
-        best = min(best, (cost, (b, *deeper)))
+        if cost < best[0]:  # `min` of tuples cannot be traced
+            best = (cost, (b, *deeper))
     return best
 
 

@@ -49,6 +49,14 @@ def explicit(
     return torch.cat(sums), torch.cat(absolute)
 
 
+def explicit_rows(
+    q: Tensor, k: Tensor, v: Tensor, mask: Mask, start: int, stop: int
+) -> tuple[Tensor, Tensor]:
+    """Rows `start` to `stop` of what `explicit` gives."""
+    tile = q[..., start:stop, :]
+    return recomputed(_one_tile, tile, k, v, mask, None, start, stop, False, 0.0)
+
+
 def _row_tiles(
     q: Tensor,
     k: Tensor,
@@ -101,13 +109,20 @@ def _tile(q: Tensor, mask: Mask, budget: int) -> tuple[int | None, int]:
     """(samples, rows) of a tile within the budget; None for all samples at once."""
     if torch.compiler.is_exporting():  # the batch may be symbolic, and nothing may depend on it
         return None, mask.length
-    per_row = max(1, prod(q.shape[:-2])) * mask.length * q.element_size() * _LIVE
+    if 0 in q.shape[:-2]:  # no sample at all
+        return None, mask.length
+    per_row = row_bytes(q, mask)
     if per_row * mask.length <= budget or q.ndim < 4 or torch.compiler.is_compiling():
         return None, _whole_blocks(budget // per_row, mask)
     samples = budget // (per_row // q.shape[0] * mask.length)
     if samples >= 1:
         return samples, mask.length
     return 1, _whole_blocks(budget * q.shape[0] // per_row, mask)
+
+
+def row_bytes(q: Tensor, mask: Mask) -> int:
+    """What a tile takes for each of its rows, with all heads of all samples."""
+    return max(1, prod(q.shape[:-2])) * mask.length * q.element_size() * _LIVE
 
 
 def _whole_blocks(rows: int, mask: Mask) -> int:

@@ -16,8 +16,9 @@ from torch import Tensor
 
 from vit_rpe.features import FeatureMap
 from vit_rpe.masks import BlockDiagonal, Bordered, Mask, Ones, Padding, Scaled, Sum
-from vit_rpe.masks.base import zero_where_zero
+from vit_rpe.masks.base import finite_where_zero, zero_where_zero
 from vit_rpe.masks.compose import stack_rows, total
+from vit_rpe.masks.precision import has_float64
 
 from . import explicit as _explicit
 from . import product as _product
@@ -45,6 +46,7 @@ def masked_linear_attention(
     nonnegative: bool = False,
     dropout: float = 0.0,
     floor: float = 0.0,
+    wide_range: bool | None = None,
 ) -> Tensor:
     """Attention whose weights are kernel values times a mask, without the L x L matrix.
 
@@ -62,10 +64,17 @@ def masked_linear_attention(
         nonnegative: a promise that q, k and the mask have no negative entry. A row's absolute sum
             is then its sum, which saves some time; the result is the same.
         dropout: probability of dropping a weight; explicit path only.
-        floor: added to every weight `M[i, j] (q_i . k_j)`, at no cost on any path.
+        floor: added to every weight `M[i, j] (q_i . k_j)`, at no cost on any path; not to those of
+            keys that `Scaled` or `Padding` hides, nor between the blocks of `BlockDiagonal`.
+        wide_range: whether some keys may be smaller than others by more than float32 has digits. By
+            default what the feature map says; of q and k that come mapped nothing is known, and the
+            safe answer is yes. Masks that are multiplied by transforms then work in float64.
     """
     _check(q, k, v, mask, path, budget, dropout)
-    call = _Call("explicit" if dropout > 0 else path, budget, nonnegative, dropout, floor)
+    if wide_range is None:
+        wide_range = features is None or features.wide_range
+    path = "explicit" if dropout > 0 else path
+    call = _Call(path, budget, nonnegative, dropout, floor, wide_range)
     lead = torch.broadcast_shapes(mask.lead, *(x.shape[:-2] for x in (q, k, v)))
     q, k, v = (x.expand(*lead, *x.shape[-2:]) for x in (q, k, v))
     return call.attend(q, k, v, mask, features)
@@ -75,9 +84,16 @@ class _Call:
     """One call's settings, and the walk through the structure of a mask down to a path."""
 
     def __init__(
-        self, path: PathName, budget: int | None, nonnegative: bool, dropout: float, floor: float
+        self,
+        path: PathName,
+        budget: int | None,
+        nonnegative: bool,
+        dropout: float,
+        floor: float,
+        wide_range: bool,
     ):
         self.path: PathName = path
+        self.wide_range = wide_range
         self.budget = budget
         self.nonnegative = nonnegative
         self.dropout = dropout
@@ -87,9 +103,11 @@ class _Call:
         self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, features: FeatureMap | None = None
     ) -> Tensor:
         """The attention itself, (..., L, D) in v's dtype."""
-        if isinstance(mask, BlockDiagonal) and not self.floor:
+        if isinstance(mask, BlockDiagonal):
             parts = zip(*(x.split(mask.lengths, -2) for x in (q, k, v)), mask.masks, strict=True)
-            return stack_rows([self.attend(a, b, c, part, features) for a, b, c, part in parts])
+            outs = [self.attend(a, b, c, part, features) for a, b, c, part in parts]
+            with _full_precision(q):  # autocast would look for a common type, in vain
+                return stack_rows(outs)
         compiled = self._compiled_path(q, k, v, mask, features)
         if compiled == "explicit":
             settings = Settings(self.nonnegative, features, self.floor)
@@ -103,8 +121,9 @@ class _Call:
         self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, features: FeatureMap | None
     ) -> Tensor:
         """The sums over the keys, and their division."""
+        keep = _kept_keys(mask)
         if features is not None:
-            q, k = features(q, k)
+            q, k = features(q, k, keep)
         if isinstance(mask, Scaled) and not self.floor:
             return self.attend(*_weighed(q, k, v, mask), mask.inner)
         if self.path in ("auto", "explicit") and not (self.floor or self.dropout or self.budget):
@@ -115,8 +134,9 @@ class _Call:
         v = F.pad(v, (0, 1), value=1.0)  # one more column: the normaliser
         sums, absolute = self.sums(q, k, v, mask)
         if self.floor:  # a matrix of rank one: what it adds to all rows is one sum over the values
-            sums = sums + self.floor * v.sum(-2, keepdim=True)
-            absolute = absolute + self.floor * mask.length
+            seen = v if keep is None else v.masked_fill(~keep[..., None], 0.0)
+            added = self.floor * seen.sum(-2, keepdim=True)
+            sums, absolute = sums + added, absolute + added[..., -1:].abs()
         return (sums[..., :-1] / safe_denominator(sums[..., -1:], absolute)).to(dtype)
 
     def _compiled_path(
@@ -144,7 +164,9 @@ class _Call:
         if isinstance(mask, Padding):
             mask = Scaled(Ones(mask.length, mask.keep.device), right=mask.keep)
         if isinstance(mask, Scaled):
-            return self.sums(*_weighed(q, k, v, mask), mask.inner)
+            weighed = _weighed(q, k, v, mask)
+            common = _common_dtype(*weighed)  # the weights may be of a higher precision
+            return self.sums(*(x.to(common) for x in weighed), mask.inner)
         if isinstance(mask, Bordered):
             return self._bordered(q, k, v, mask)
         if isinstance(mask, BlockDiagonal):
@@ -181,13 +203,16 @@ class _Call:
 
     def _path(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> tuple[Tensor, Tensor]:
         path = self._choice(q, k.shape[-1], v.shape[-1], mask)
+        if path == "product" and not self._has_precision(mask, q.device):
+            path = "explicit"
         if path == "explicit":
             budget = self.budget or _explicit.default_budget(q)
             with _full_precision(q, only_float16=True):
                 return _explicit.explicit(q, k, v, mask, budget, self.nonnegative, self.dropout)
         with _full_precision(q):
             if path == "product":
-                return _product.product(q, k, v, mask, self.budget or _product.default_budget(q))
+                budget = self.budget or _product.default_budget(q)
+                return _product.product(q, k, v, mask, budget, self.wide_range)
             if not isinstance(mask, SCANNABLE):
                 raise ValueError(
                     "path 'scan' needs Ones, Causal or Exponential masks, "
@@ -195,23 +220,29 @@ class _Call:
                 )
             return _scan.scan(q, k, v, mask, self.budget or _scan.DEFAULT_BUDGET, self.nonnegative)
 
+    def _has_precision(self, mask: Mask, device: torch.device) -> bool:
+        """Whether the device has the precision that products of the features need."""
+        return has_float64(device) or not (self.wide_range and mask.normwise)
+
     def _choice(self, q: Tensor, m: int, d: int, mask: Mask) -> Path:
         if self.path != "auto":
             return self.path
         # an export's batch may be symbolic, and nothing may depend on it
         lead = q.shape[1:-2] if torch.compiler.is_exporting() else q.shape[:-2]
-        return best_path(mask, prod(lead), m, d, q.device)
+        return best_path(mask, prod(lead), m, d, q.device, self.wide_range)
 
 
-def best_path(mask: Mask, lead: int, m: int, d: int, device: torch.device) -> Path:
+def best_path(
+    mask: Mask, lead: int, m: int, d: int, device: torch.device, wide_range: bool
+) -> Path:
     """The path that `auto` takes for `lead` heads in all, m features and d columns of values.
 
     Where it is close, the constants of the device decide; nothing is measured in traced code.
     """
-    path = clear_choice(mask, lead, m, d)
+    path = clear_choice(mask, lead, m, d, wide_range, device.type)
     if path is None:
         costs = DEFAULT_COSTS if torch.compiler.is_compiling() else device_costs(device)
-        path = choose_path(mask, lead, m, d, costs)
+        path = choose_path(mask, lead, m, d, costs, wide_range, device.type)
     return path
 
 
@@ -221,8 +252,19 @@ def _weighed(q: Tensor, k: Tensor, v: Tensor, mask: Scaled) -> tuple[Tensor, Ten
         q = zero_where_zero(mask.left[..., None], q)
     if mask.right is not None:
         k = zero_where_zero(mask.right[..., None], k)
-        v = v.masked_fill((mask.right == 0)[..., None], 0.0)
+        v = finite_where_zero(mask.right[..., None], v)
     return q, k, v
+
+
+def _kept_keys(mask: Mask) -> Tensor | None:
+    """Which keys a mask does not hide from all queries by a weight of 0, (..., L); None: all."""
+    if isinstance(mask, Padding):
+        return mask.keep
+    if isinstance(mask, Scaled):
+        inner = _kept_keys(mask.inner)
+        own = None if mask.right is None else mask.right != 0
+        return own if inner is None else inner if own is None else own & inner
+    return None
 
 
 def _common_dtype(*tensors: Tensor) -> torch.dtype:
@@ -256,8 +298,12 @@ def _check(
                 f"a mask of {mask.length} tokens needs {name} ending in ({mask.length}, channels), "
                 f"got {tuple(x.shape)}"
             )
-    if q.shape[-1] != k.shape[-1]:
-        raise ValueError(f"q and k need as many features, got {q.shape[-1]} and {k.shape[-1]}")
+        if not x.is_floating_point():
+            raise ValueError(f"{name} must be of a floating-point dtype, got {x.dtype}")
+    if q.shape[-1] != k.shape[-1] or q.shape[-1] < 1:
+        raise ValueError(
+            f"q and k need as many features, and at least one, got {q.shape[-1]} and {k.shape[-1]}"
+        )
     if budget is not None and budget < 1:
         raise ValueError(f"budget must be a positive number of bytes, got {budget}")
     if dropout > 0 and path not in ("auto", "explicit"):

@@ -143,15 +143,16 @@ class MaskedLinearAttention(MaskedAttention):
             mask = self.mask(num_tokens, device)
             inner = mask.inner if isinstance(mask, Bordered) else mask
             m = self.features.num_features(self.head_dim)
-            self.path = best_path(inner, self.num_heads, m, self.head_dim + 1, device)
+            self.path = best_path(
+                inner, self.num_heads, m, self.head_dim + 1, device, self.features.wide_range
+            )
 
     def attend(
         self, q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None, is_causal: bool
     ) -> Tensor:
-        mask, features = self.mask(q.shape[-2], q.device, is_causal), self.features
+        mask = self.mask(q.shape[-2], q.device, is_causal)
         if keep is not None:
-            q, k = features(q, k, keep[:, None])
-            mask, features = Scaled(mask, right=keep[:, None]), None
+            mask = Scaled(mask, right=keep[:, None])
         # the modules of vit_rpe.rpe make no negative weight; of other masks nothing is known
         positive_mask = self.rpe is None or getattr(self.rpe, "nonnegative", False)
         return masked_linear_attention(
@@ -159,7 +160,7 @@ class MaskedLinearAttention(MaskedAttention):
             k,
             v,
             mask,
-            features=features,
+            features=self.features,
             path=self.path,
             nonnegative=self.features.nonnegative and positive_mask,
             dropout=self.attn_drop.p if self.training else 0.0,

@@ -1,4 +1,9 @@
-"""The product path: Algorithm 1 of the paper, in chunks of columns. O(M D T_M(L)) work."""
+"""The product path: Algorithm 1 of the paper, in chunks of columns. O(M D T_M(L)) work.
+
+The products of some masks, such as FFTs, have round-off that follows the largest keys, wherever
+these are. A row whose own keys are small would be lost in it. Features of wide range are therefore
+multiplied in float64, and a row that is in doubt even then is computed again, explicitly.
+"""
 
 from __future__ import annotations
 
@@ -8,18 +13,25 @@ import torch
 from torch import Tensor
 
 from vit_rpe.masks import Mask
+from vit_rpe.masks.precision import is_readable
 
+from .explicit import explicit_rows, row_bytes
 from .recompute import recomputed
+
+# A column of a grid takes about so many numbers per token at worst, with its padded transforms and
+# what the backward pass of a chunk keeps of them.
+_LIVE = 28
+# Of its bound, a row's sum below this may be round-off. In float32 little more than noise is told
+# from weight, so that masks which decay within a few tokens of many pass; in float64 there is room
+# for rows that are right to five digits.
+_IN_DOUBT = {torch.float32: 1e-6, torch.float64: 1e-9}
+# Rows that are computed again together, if the budget allows.
+_FEW_ROWS = 64
 
 
 def default_budget(q: Tensor) -> int:
     """Chunks whose transforms stay near a CPU's cache; a GPU wants fewer, larger ones."""
     return 64 << 20 if q.device.type == "cpu" else 512 << 20
-
-
-# A column of a grid takes about so many numbers per token at worst, with its padded transforms and
-# what the backward pass of a chunk keeps of them.
-_LIVE = 28
 
 
 def columns_within(budget: int, q: Tensor) -> int:
@@ -28,7 +40,9 @@ def columns_within(budget: int, q: Tensor) -> int:
 
 
 @torch.compiler.disable()  # complex numbers stay in eager mode anyway
-def product(q: Tensor, k: Tensor, v: Tensor, mask: Mask, budget: int) -> tuple[Tensor, Tensor]:
+def product(
+    q: Tensor, k: Tensor, v: Tensor, mask: Mask, budget: int, wide_range: bool = True
+) -> tuple[Tensor, Tensor]:
     """`A v` and a bound of the absolute row sums of A, for `A = M * (q k^T)`.
 
     M is used through its product alone. A chunk of features x values is made again in the backward
@@ -36,23 +50,33 @@ def product(q: Tensor, k: Tensor, v: Tensor, mask: Mask, budget: int) -> tuple[T
     """
     if torch.compiler.is_exporting():
         raise ValueError("path 'product' cannot be exported; use path='explicit'")
+    if wide_range and mask.normwise:
+        mask, q = mask.precise(), q.double()
     dtype = torch.promote_types(mask.compute_dtype(q.dtype), v.dtype)
     q, k, v = q.to(dtype), k.to(dtype), v.to(dtype)
-    m, d = k.shape[-1], v.shape[-1]
     prepared = mask.prepared(dtype)
+    sums, bound = _in_chunks(q, k, v, prepared, budget), absolute_bound(q, k, prepared)
+    if mask.normwise and is_readable(q) and is_readable(k):
+        rows = max(1, min(_FEW_ROWS, budget // row_bytes(q, mask)))
+        return _settled(q, k, v, mask, sums, bound, rows)
+    return sums, bound
+
+
+def _in_chunks(q: Tensor, k: Tensor, v: Tensor, mask: Mask, budget: int) -> Tensor:
+    m, d = k.shape[-1], v.shape[-1]
     columns = columns_within(budget, q)
     features, values = max(1, columns // d), min(columns, d)
     total = None
     for i in range(0, m, features):
         f = slice(i, i + features)
         parts = [
-            recomputed(algorithm_1, q[..., f], k[..., f], v[..., j : j + values], prepared)
+            recomputed(algorithm_1, q[..., f], k[..., f], v[..., j : j + values], mask)
             for j in range(0, d, values)
         ]
         chunk = parts[0] if len(parts) == 1 else torch.cat(parts, -1)
         total = chunk if total is None else total + chunk
     assert total is not None
-    return total, absolute_bound(q, k, prepared)
+    return total
 
 
 def algorithm_1(q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> Tensor:
@@ -74,3 +98,25 @@ def algorithm_1(q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> Tensor:
 def absolute_bound(q: Tensor, k: Tensor, mask: Mask) -> Tensor:
     """sum_j |M[i, j]| |q_i| . |k_j|, (..., L, 1): the scale at which a row's sum is round-off."""
     return (q.abs() * mask.magnitude().matmul(k.abs())).sum(-1, keepdim=True)
+
+
+def _settled(
+    q: Tensor, k: Tensor, v: Tensor, mask: Mask, sums: Tensor, bound: Tensor, rows: int
+) -> tuple[Tensor, Tensor]:
+    """The sums and bounds, those of rows in doubt replaced by what explicit attention gives.
+
+    That is made for `rows` rows at a time, where any of them is in doubt.
+    """
+    in_doubt = sums[..., -1:].detach().abs() < _IN_DOUBT[sums.dtype] * bound
+    tokens = in_doubt.reshape(-1, mask.length).any(0)
+    if not tokens.any():
+        return sums, bound
+    parts = list(zip(*(x.split(rows, -2) for x in (in_doubt, sums, bound)), strict=True))
+    for i, (doubt, *known) in enumerate(parts):
+        start = i * rows
+        if tokens[start : start + rows].any():
+            again = explicit_rows(q, k, v, mask, start, start + doubt.shape[-2])
+            known = [torch.where(doubt, *pair) for pair in zip(again, known, strict=True)]
+        parts[i] = doubt, *known
+    _, sums, bound = (torch.cat(column, -2) for column in zip(*parts, strict=True))
+    return sums, bound

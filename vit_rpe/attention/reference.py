@@ -16,9 +16,10 @@ def masked_attention(q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> Tensor:
     """
     matrix = mask.dense()
     dtype = torch.promote_types(matrix.dtype, q.dtype)
-    # a key that no query sees may hold anything, even NaN
+    # a key that no query sees may hold anything, even NaN; its finite numbers stay, for a weight of
+    # 0 may be a learned one, and has a gradient
     hidden = (matrix == 0).all(-2)[..., None]
-    k, v = k.to(dtype).masked_fill(hidden, 0.0), v.to(dtype).masked_fill(hidden, 0.0)
+    k, v = (x.to(dtype).masked_fill(hidden & ~x.isfinite(), 0.0) for x in (k, v))
     weights = matrix.to(dtype) * (q.to(dtype) @ k.mT)
     return (
         weights

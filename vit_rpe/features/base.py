@@ -20,6 +20,11 @@ class FeatureMap(nn.Module, abc.ABC):
     nonnegative: bool = True
     """Whether no feature is ever negative; attention then knows a row's absolute sum for free."""
 
+    wide_range: bool = True
+    """Whether features of one key may be smaller than another's by more than float32 has digits.
+    Attention is then careful: products that mix all keys, as transforms do, would lose the small
+    ones."""
+
     def __init__(self, unit_norm: bool = False):
         super().__init__()
         self.unit_norm = unit_norm

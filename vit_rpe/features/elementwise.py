@@ -11,6 +11,8 @@ from .base import FeatureMap
 class ElementwiseFeatures(FeatureMap):
     """One function for queries and keys, channel by channel."""
 
+    wide_range = False
+
     def num_features(self, head_dim: int) -> int:
         return head_dim
 

@@ -41,6 +41,7 @@ class Diffusion(GraphMask):
     D^(1/2) (D^(-1/2) L D^(-1/2)) D^(-1/2).
     """
 
+    normwise = True
     tensor_names = ("lam",)
 
     def __init__(
@@ -77,6 +78,11 @@ class Diffusion(GraphMask):
         mask.roundoff = torch.finfo(dtype).eps
         return mask
 
+    def precise(self) -> Mask:
+        mask = self.with_values(lam=self.lam.double())
+        mask.tol = torch.finfo(torch.float64).eps
+        return mask
+
     def _action(self, x: Tensor, root: Tensor | None, tol: float) -> Tensor:
         """R exp(-lam S) R^-1 x, for S symmetric and R = diag(root)."""
         dtype = self.compute_dtype(x.dtype)
@@ -87,13 +93,15 @@ class Diffusion(GraphMask):
         return folded.unfold(result.movedim(1, 0).reshape(columns.shape)).to(x.dtype)
 
     def dense(self) -> Tensor:
-        generator = self.operator.dense().to(self.lam.dtype)
-        return self._without_noise(torch.matrix_exp(-self.lam[..., None, None] * generator))
+        generator = self.operator.dense().double()
+        lam = self.lam.double()[..., None, None]
+        return self._without_noise(torch.matrix_exp(-lam * generator))
 
     def rows(self, start: int, stop: int) -> Tensor:
         """By the action of the transpose on unit columns, to all digits."""
         check_rows(start, stop, self.length)
-        units = torch.zeros(self.length, stop - start, dtype=self.lam.dtype, device=self.lam.device)
+        device = self.lam.device
+        units = torch.zeros(self.length, stop - start, dtype=torch.float64, device=device)
         units[start:stop] = torch.eye(stop - start, dtype=units.dtype, device=units.device)
         inverse_root = None if self.operator.root is None else 1 / self.operator.root
         tol = min(self.tol, torch.finfo(units.dtype).eps)
@@ -102,11 +110,14 @@ class Diffusion(GraphMask):
     def _without_noise(self, matrix: Tensor) -> Tensor:
         """Entries below the round-off of the norm are 0, and for lam >= 0 none is negative.
 
-        A faint row would be all noise, and the logarithm of a negative entry is NaN.
+        A faint row would be all noise, and the logarithm of a negative entry is NaN. The matrix
+        comes in float64, whatever the precision of lam: keys of wide range make small entries
+        count.
         """
-        norm = self.operator.norm(self.lam.detach())[..., None, None]
+        norm = self.operator.norm(self.lam.detach().double())[..., None, None]
         noise = matrix.abs() <= torch.finfo(matrix.dtype).eps * norm
-        return matrix.masked_fill(noise | ((matrix < 0) & (self.lam[..., None, None] >= 0)), 0.0)
+        hidden = noise | ((matrix < 0) & (self.lam[..., None, None] >= 0))
+        return matrix.masked_fill(hidden, 0.0).to(self.lam.dtype)
 
     def cost(self, columns: int) -> float:
         # lam may be learned and is not looked at: about so many products at the scale of lam = 1

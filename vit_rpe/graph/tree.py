@@ -121,6 +121,7 @@ class TreeFunction(GraphMask):
     - `auto` takes the second for a small diameter; a single path is a Toeplitz matrix, O(L log L).
     """
 
+    normwise = True
     tensor_names = ("values",)
 
     def __init__(
@@ -216,6 +217,9 @@ class TreeFunction(GraphMask):
     def _weights(self, hops: Tensor) -> Tensor:
         weights = self.values[..., hops.clamp(min=0)]
         return weights.masked_fill(hops < 0, 0.0)
+
+    def precise(self) -> Mask:
+        return self.with_values(values=self.values.double())
 
     def cost(self, columns: int) -> float:
         work = 8.0 * self.forest.diameter if self.by_histogram else 40.0 * self._rounds

@@ -27,6 +27,9 @@ class Mask(abc.ABC):
     by_rows: ClassVar[bool] = False
     """Whether `matmul` likes columns that are stored row by row (sparse products), not one by one
     (transforms)."""
+    normwise: bool = False
+    """Whether round-off of `matmul` follows the largest numbers in the mask and the columns, as that
+    of transforms does, and not the numbers of each row: columns of wide range need `precise`."""
     tensor_names: ClassVar[tuple[str, ...]] = ()
 
     @property
@@ -60,6 +63,11 @@ class Mask(abc.ABC):
 
     def prepared(self, dtype: torch.dtype) -> Mask:
         """The same mask, ready for many products with columns of `dtype`."""
+        return self
+
+    def precise(self) -> Mask:
+        """The same mask for columns of wide range: what is `normwise` works in float64, to all its
+        digits."""
         return self
 
     def compute_dtype(self, dtype: torch.dtype) -> torch.dtype:
@@ -131,4 +139,13 @@ def zero_where_zero(weight: Tensor, x: Tensor) -> Tensor:
     """
     if weight.dtype == torch.bool:
         return x.masked_fill(~weight, 0.0)
-    return (x * weight).masked_fill(weight == 0, 0.0)
+    return finite_where_zero(weight, x) * weight
+
+
+def finite_where_zero(weight: Tensor, x: Tensor) -> Tensor:
+    """x without the NaN and infinity that a zero weight hides; a boolean weight hides all of x.
+
+    Finite numbers stay: a learned weight that is 0 has a gradient, and it is made of them.
+    """
+    hidden = ~weight if weight.dtype == torch.bool else (weight == 0) & ~x.isfinite()
+    return x.masked_fill(hidden, 0.0)

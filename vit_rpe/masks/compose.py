@@ -111,6 +111,13 @@ class Bordered(Mask):
         )
         return Bordered(self.inner.magnitude(), self.prefix, row, column, corner)
 
+    @property
+    def normwise(self) -> bool:
+        return self.inner.normwise
+
+    def precise(self) -> Mask:
+        return Bordered(self.inner.precise(), self.prefix, self.row, self.column, self.corner)
+
     def compute_dtype(self, dtype: torch.dtype) -> torch.dtype:
         return self.inner.compute_dtype(dtype)
 
@@ -151,6 +158,13 @@ class Sum(Mask):
 
     def magnitude(self) -> Mask:
         return Sum([mask.magnitude() for mask in self.masks])
+
+    @property
+    def normwise(self) -> bool:
+        return any(mask.normwise for mask in self.masks)
+
+    def precise(self) -> Mask:
+        return Sum([mask.precise() for mask in self.masks])
 
     def prepared(self, dtype: torch.dtype) -> Mask:
         return Sum([mask.prepared(dtype) for mask in self.masks])
@@ -221,6 +235,13 @@ class Scaled(Mask):
         )
         return Scaled(self.inner.magnitude(), left, right)
 
+    @property
+    def normwise(self) -> bool:
+        return self.inner.normwise
+
+    def precise(self) -> Mask:
+        return Scaled(self.inner.precise(), self.left, self.right)
+
     def compute_dtype(self, dtype: torch.dtype) -> torch.dtype:
         return self.inner.compute_dtype(dtype)
 
@@ -280,6 +301,13 @@ class BlockDiagonal(Mask):
 
     def magnitude(self) -> Mask:
         return BlockDiagonal([mask.magnitude() for mask in self.masks])
+
+    @property
+    def normwise(self) -> bool:
+        return any(mask.normwise for mask in self.masks)
+
+    def precise(self) -> Mask:
+        return BlockDiagonal([mask.precise() for mask in self.masks])
 
     def compute_dtype(self, dtype: torch.dtype) -> torch.dtype:
         return _widest([mask.compute_dtype(dtype) for mask in self.masks])

@@ -96,7 +96,7 @@ class Exponential(Mask):
             if axis in self.one_sided:
                 factor = factor.masked_fill(offset < 0, 0.0)
             table = table * factor[(..., *[None] * axis, slice(None), *[None] * (d - 1 - axis))]
-        return Toeplitz(table.sum(-d - 1), self.grid, symmetric=not self.one_sided)
+        return Toeplitz(table.sum(-d - 1), self.grid)
 
     def cost(self, columns: int) -> float:
         return columns * self.length * self.terms * sum(min(n, 2 * _BLOCK) for n in self.grid)

@@ -14,13 +14,12 @@ from torch import Tensor
 from .base import Mask, as_grid, check_columns, check_rows, grid_coordinates
 from .compose import Scaled
 from .elementary import Ones
+from .precision import has_float64, is_readable
 
 # A float32 FFT errs by about 2e-7 * max|M| * |x|_2 in every row. Rows whose own entries sum to
 # less than this times max|M| * sqrt(L) would lose more than 1e-4 of their value: such tables take
 # float64.
 _NARROW_ROW = 2e-3
-# What the transforms of a column cost before they start, as so many multiply-adds.
-_TRANSFORM_START = 30_000
 
 
 class Toeplitz(Mask):
@@ -31,16 +30,13 @@ class Toeplitz(Mask):
 
     for tokens at grid places i and j, in row-major order. `offsets` is (..., 2 n_1 - 1, ..., 2 n_d
     - 1). The product is a convolution: O(L log L) a column, by FFTs that are pruned axis by axis.
-
-    `symmetric` is a promise that an offset and its opposite have the same weight: the spectrum of
-    the table is then real, and products with it are cheaper.
     """
 
+    normwise = True
     tensor_names = ("offsets",)
 
-    def __init__(self, offsets: Tensor, grid: Sequence[int], symmetric: bool = False):
+    def __init__(self, offsets: Tensor, grid: Sequence[int]):
         self.grid = as_grid(grid)
-        self.symmetric = symmetric
         sides = tuple(2 * n - 1 for n in self.grid)
         if tuple(offsets.shape[-len(sides) :]) != sides:
             raise ValueError(
@@ -71,15 +67,7 @@ class Toeplitz(Mask):
         spectrum = _transform(self.offsets.to(dtype), self.grid)
         first = -len(self.grid)
         # in memory as the spectra that it will multiply: their last transform is along this axis
-        spectrum = spectrum.movedim(first, -1).contiguous()
-        if self.symmetric:  # each number twice, for a real and an imaginary part
-            return (
-                spectrum.real[..., None]
-                .expand(*spectrum.shape, 2)
-                .contiguous()
-                .movedim(-2, first - 1)
-            )
-        return spectrum.movedim(-1, first)
+        return spectrum.movedim(first, -1).contiguous().movedim(-1, first)
 
     def dense(self) -> Tensor:
         place = grid_coordinates(self.grid, self.offsets.device)
@@ -107,15 +95,21 @@ class Toeplitz(Mask):
             left=largest[..., None].expand(*largest.shape, self.length),
         )
 
+    def precise(self) -> Toeplitz:
+        return Toeplitz(self.offsets.double(), self.grid)
+
     def compute_dtype(self, dtype: torch.dtype) -> torch.dtype:
         dtype = torch.promote_types(super().compute_dtype(dtype), self.offsets.dtype)
         return torch.float64 if dtype == torch.float32 and self._has_faint_rows else dtype
 
     @cached_property
     def _has_faint_rows(self) -> bool:
-        """Whether float32 round-off, which follows max|M|, would show in the smallest row."""
-        if self.offsets.is_meta:
-            return False
+        """Whether float32 round-off, which follows max|M|, would show in the smallest row.
+
+        Where the table cannot be read without waiting for it, the answer is the safe one.
+        """
+        if not is_readable(self.offsets):
+            return has_float64(self.offsets.device)
         table = self.offsets.detach().to(torch.float64).abs()
         ones = table.new_ones(self.length, 1)
         row_sums = _convolve(_transform(table, self.grid), ones, self.grid).squeeze(-1)
@@ -161,7 +155,6 @@ def _transform(offsets: Tensor, grid: tuple[int, ...]) -> Tensor:
 def _convolve(table: Tensor, x: Tensor, grid: tuple[int, ...]) -> Tensor:
     """sum_j offsets[i - j + n - 1] x[j], by the spectrum of the table: (..., L, C) -> (..., L, C).
 
-    A real spectrum comes as pairs of equal numbers, (..., 2): torch would else make it complex.
     Each axis is transformed only over the places of the others that are not padding, and is cropped
     as soon as it has been transformed back. Columns that are neighbours in memory are not copied.
     """
@@ -172,11 +165,7 @@ def _convolve(table: Tensor, x: Tensor, grid: tuple[int, ...]) -> Tensor:
     spectrum = torch.fft.rfft(columns_first, n=sizes[-1], dim=-1)
     for axis in reversed(axes[:-1]):
         spectrum = torch.fft.fft(spectrum, n=sizes[axis], dim=axis)
-    if table.is_complex():
-        spectrum = spectrum * table.unsqueeze(-d - 1)
-    else:
-        parts = torch.view_as_real(spectrum) * table.unsqueeze(-d - 2)
-        spectrum = torch.view_as_complex(parts)
+    spectrum = spectrum * table.unsqueeze(-d - 1)
     for axis in axes[:-1]:
         spectrum = torch.fft.ifft(spectrum, dim=axis).narrow(axis, 0, grid[axis])
     result = torch.fft.irfft(spectrum, n=sizes[-1], dim=-1).narrow(-1, 0, grid[-1])
