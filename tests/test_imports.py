@@ -13,7 +13,8 @@ ALLOWED = {
     "rpe": {"masks"},
     "attention": {"masks", "features"},
     "training": {"data"},
-    "models": {"masks", "features", "rpe", "attention"},
+    "layers": {"masks", "features", "rpe", "attention"},
+    "models": {"masks", "features", "rpe", "attention", "layers"},
     "graph": {"masks", "features", "attention"},
 }
 ALLOWED["report"] = set(ALLOWED)

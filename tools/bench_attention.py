@@ -222,7 +222,8 @@ def chosen_path(name: str, x: Inputs) -> str | None:
     case = x.case
     if path != "auto":
         return None
-    return best_path(x.rpe[mask](), case.batch * case.heads, case.m, case.d + 1, x.v.device)
+    heads = case.batch * case.heads
+    return best_path(x.rpe[mask](), heads, case.m, case.d + 1, x.v.device, wide_range=False)
 
 
 # --- what is affordable ------------------------------------------------------------------------

@@ -2,12 +2,14 @@
 
 import subprocess
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
 
 from tests.zoo import own_tensors, rand, randn, with_tensors
-from vit_rpe.attention import functional, masked_linear_attention
+from vit_rpe.attention import functional, masked_linear_attention, native
 from vit_rpe.attention.explicit_grid import Settings, explicit_grid, fits
 from vit_rpe.attention.native import native_ops
 from vit_rpe.attention.reference import masked_attention
@@ -51,8 +53,8 @@ def test_equals_the_generic_path(name, features, floor, monkeypatch):
     grad = randn(2, 3, mask.length, 4)
     assert fits(mask, q, q.dtype)
     results = []
-    for native in (True, False):
-        monkeypatch.setattr(functional, "fits", fits if native else lambda *_: False)
+    for compiled in (True, False):
+        monkeypatch.setattr(functional, "fits", fits if compiled else lambda *_: False)
         out = masked_linear_attention(q, k, v, mask, features=phi, path="explicit", floor=floor)
         results.append((out, *torch.autograd.grad(out, leaves, grad, retain_graph=True)))
     for fast, slow in zip(*results, strict=True):
@@ -166,3 +168,22 @@ def test_works_without_a_compiler(setting, said, tmp_path):
     )
     assert run.returncode == 0, run.stderr
     assert said in run.stdout
+
+
+@needs_native
+def test_a_first_use_from_several_threads_builds_once(monkeypatch):
+    """A build changes PATH for a while: two at once would leave it changed."""
+    builds = []
+
+    def build() -> None:
+        builds.append(1)
+        time.sleep(0.05)
+
+    monkeypatch.setattr(native, "_build", build)
+    native._native_ops.cache_clear()
+    try:
+        with ThreadPoolExecutor(4) as pool:
+            assert all(pool.map(lambda _: native.native_ops() is not None, range(8)))
+    finally:
+        native._native_ops.cache_clear()
+    assert len(builds) == 1

@@ -343,11 +343,187 @@ def test_mask_may_have_more_samples_than_the_queries(path):
     torch.testing.assert_close(out, masked_attention(q, k, v, mask))
 
 
-def test_empty_batch():
-    q = torch.ones(0, 2, 6, 4)
-    for path in ("explicit", "product", "scan"):
-        mask = Exponential(torch.ones(2, 1), torch.ones(2, 1), (2, 3))
-        assert masked_linear_attention(q, q, q, mask, path=path).shape == q.shape
+@pytest.mark.parametrize("budget", [None, 1])
+@pytest.mark.parametrize("path", ["explicit", "product", "scan"])
+def test_empty_batch(path, budget):
+    q = torch.ones(0, 2, 6, 4, requires_grad=True)
+    exponential = Exponential(torch.ones(2, 1), torch.ones(2, 1), (2, 3))
+    for mask in (exponential, Causal(6), Scaled(Bordered(Causal(5), 1), right=torch.ones(6))):
+        out = masked_linear_attention(q, q, q, mask, path=path, budget=budget)
+        assert out.shape == q.shape
+        out.sum().backward()
+
+
+@pytest.mark.parametrize("path", ["explicit", "product", "scan"])
+def test_the_result_may_be_changed_in_place(path):
+    grid = Exponential(rand(HEADS, 1), rand(HEADS, 1), (3, 4))
+    mask = grid if path == "scan" else Bordered(grid.toeplitz(), 1)
+    q, k, v = (rand(BATCH, HEADS, mask.length, 4).requires_grad_() for _ in range(3))
+    expected = masked_linear_attention(q, k, v, mask, path=path) + 1
+    out = masked_linear_attention(q, k, v, mask, path=path)
+    out += 1
+    torch.testing.assert_close(out, expected)
+    if path == "explicit":  # it keeps its result for the backward pass, as torch's attention does
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            out.sum().backward()
+    else:
+        out.sum().backward()
+
+
+def weights_that_hide(length: int) -> list[Mask]:
+    """Masks whose weights of tokens are learned, and some of them exactly 0."""
+    right, left = rand(length), rand(HEADS, length)
+    right[[1, 4]], left[:, 2] = 0.0, 0.0
+    return [
+        Scaled(Ones(length), right=right),
+        Scaled(toeplitz_of(length), left=left, right=right),
+        Bordered(Scaled(toeplitz_of(length - 1), right=right[1:]), 1),
+        Scaled(Bordered(Causal(length - 1), 1), right=right),
+    ]
+
+
+def toeplitz_of(length: int) -> Toeplitz:
+    return Toeplitz(rand(HEADS, 2 * length - 1), (length,))
+
+
+@pytest.mark.parametrize("path", ["explicit", "product"])
+@pytest.mark.parametrize("index", range(4))
+def test_a_learned_weight_of_zero_has_a_gradient(index, path):
+    mask = weights_that_hide(9)[index]
+    q, k, v = (rand(BATCH, HEADS, 9, 4).requires_grad_() for _ in range(3))
+    tensors = own_tensors(mask)
+
+    def fast(q, k, v, *tensors):
+        return masked_linear_attention(q, k, v, with_tensors(mask, tensors), path=path)
+
+    # finite differences know nothing of how a definition hides keys
+    torch.autograd.gradcheck(fast, (q, k, v, *tensors), fast_mode=False)
+
+
+@pytest.mark.parametrize("path", ["explicit", "product"])
+def test_a_hidden_nan_gives_a_learned_weight_no_nan(path):
+    right = rand(9)
+    right[4] = 0.0
+    right.requires_grad_()
+    q, k, v = (rand(BATCH, HEADS, 9, 4) for _ in range(3))
+    k[..., 4, :], v[..., 4, :] = torch.nan, torch.inf
+    out = masked_linear_attention(q, k, v, Scaled(toeplitz_of(9), right=right), path=path)
+    (grad,) = torch.autograd.grad(out.sum(), right)
+    assert out.isfinite().all() and grad.isfinite().all()
+
+
+@pytest.mark.parametrize("path", ["auto", "explicit", "product"])
+@pytest.mark.parametrize("floor", [0.0, 0.1])
+def test_weights_of_higher_precision_than_the_inputs(path, floor):
+    q, k, v = (torch.rand(1, 1, 5, 3) + 0.1 for _ in range(3))
+    weight = rand(5)
+    for mask in (
+        Bordered(Scaled(Ones(4), right=weight[1:]), 1),
+        Scaled(Causal(5), left=weight),
+        Scaled(Bordered(Toeplitz(rand(7), (4,)), 1), right=weight),
+        BlockDiagonal([Scaled(Ones(2), left=weight[:2]), Scaled(Causal(3), right=weight[2:])]),
+    ):
+        out = masked_linear_attention(q, k, v, mask, path=path, floor=floor)
+        exact = masked_linear_attention(*(x.double() for x in (q, k, v)), mask, floor=floor)
+        assert out.dtype == torch.float32
+        torch.testing.assert_close(out, exact.float(), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("path", ["explicit", "product", "scan"])
+def test_floor_does_not_reach_hidden_keys_nor_other_blocks(path):
+    q, k, v = (rand(BATCH, HEADS, 9, 4) for _ in range(3))
+    k[..., 5:, :], v[..., 5:, :] = torch.nan, torch.nan
+    keep = torch.arange(9) < 5
+    rates, weights = rand(HEADS, 1), rand(HEADS, 1)
+
+    def mask(n: int) -> Mask:
+        grid = Exponential(rates, weights, (n,))
+        return grid if path == "scan" else grid.toeplitz()
+
+    short = [x[..., :5, :] for x in (q, k, v)]
+    expected = masked_linear_attention(*short, mask(5), path=path, floor=0.3)
+    without = masked_linear_attention(*short, mask(5), path=path)
+    assert (expected - without).abs().max() > 1e-3
+    for hidden in (Scaled(mask(9), right=keep), Scaled(mask(9), right=keep.double())):
+        out = masked_linear_attention(q, k, v, hidden, path=path, floor=0.3)
+        torch.testing.assert_close(out[..., :5, :], expected)
+    k, v = k.nan_to_num(7.0), v.nan_to_num(7.0)
+    blocks = BlockDiagonal([mask(5), mask(4)])
+    out = masked_linear_attention(q, k, v, blocks, path=path, floor=0.3)
+    torch.testing.assert_close(out[..., :5, :], expected)
+
+
+@pytest.mark.parametrize("path", ["explicit", "product", "scan"])
+def test_features_do_not_see_hidden_keys(path):
+    grid = Exponential(rand(HEADS, 1), rand(HEADS, 1), (9,))
+    inner = grid if path == "scan" else grid.toeplitz()
+    keep = torch.arange(9) % 4 != 1
+    q, k, v = (randn(BATCH, HEADS, 9, DIM) for _ in range(3))
+    phi = PositiveRandomFeatures(DIM, 10).double()
+    outs = []
+    for filler in (0.0, torch.nan, 30.0):
+        k, v = (x.masked_fill(~keep[:, None], filler) for x in (k, v))
+        for mask in (Scaled(inner, right=keep), Scaled(inner, right=keep.double())):
+            outs.append(masked_linear_attention(q, k, v, mask, features=phi, path=path))
+    for out in outs[1:]:
+        torch.testing.assert_close(out, outs[0])
+
+
+@pytest.mark.parametrize("inputs_dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("autocast", [torch.bfloat16, torch.float16])
+def test_blocks_under_another_autocast(inputs_dtype, autocast):
+    mask = ZOO["blocks"]()
+    q, k, v = (x.to(inputs_dtype) for x in inputs(mask))
+    with torch.autocast("cpu", autocast):
+        out = masked_linear_attention(q, k, v, mask)
+    expected = masked_attention(*(x.double() for x in (q, k, v)), mask)
+    assert out.dtype == inputs_dtype
+    torch.testing.assert_close(out.double(), expected, rtol=5e-2, atol=5e-2)
+
+
+def penalty(mask: Mask, path: str, leaves: list[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+    """The gradient of a gradient's norm, for a loss that is linear in the result."""
+    x, v, *tensors = leaves
+    torch.manual_seed(0)
+    out = masked_linear_attention(
+        x.square(), x.exp(), v, with_tensors(mask, tuple(tensors)), path=path
+    )
+    (first,) = torch.autograd.grad((out * randn(*out.shape)).sum(), x, create_graph=True)
+    return torch.autograd.grad(first.square().sum(), leaves)
+
+
+@pytest.mark.parametrize(("name", "path"), [(n, p) for n, p in EVERY_PATH if p != "auto"])
+def test_second_derivatives_are_right_or_refused(name, path):
+    mask = ZOO[name]()
+    leaves = [randn(BATCH, HEADS, mask.length, n).requires_grad_() for n in (DIM, VALUES)]
+    leaves += own_tensors(mask)
+    dense = Dense(mask.dense().detach())
+    expected = penalty(dense, "explicit", leaves[:2] + [dense.matrix.requires_grad_()])[:2]
+    try:
+        ours = penalty(mask, path, leaves)[:2]
+    except RuntimeError as error:
+        assert "path='product', or VIT_RPE_NATIVE=0" in str(error) and path != "product"
+        return
+    for a, b in zip(ours, expected, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("path", ["explicit", "product", "scan"])
+def test_function_transforms(path):
+    grid = Exponential(rand(1, 2), rand(1), (3, 4))
+    mask = grid if path == "scan" else Bordered(Toeplitz(rand(5, 5), (3, 3)), 3)
+    q, k, v = (rand(5, 12, 3) for _ in range(3))
+
+    def loss(q: torch.Tensor) -> torch.Tensor:
+        return masked_linear_attention(q, k, v, mask, path=path).square().sum()
+
+    leaf = q.clone().requires_grad_()
+    (expected,) = torch.autograd.grad(loss(leaf), leaf)
+    torch.testing.assert_close(torch.func.grad(loss)(q), expected)
+    _, along = torch.func.jvp(loss, (q,), (torch.ones_like(q),))
+    torch.testing.assert_close(along, expected.sum())
+    batched = torch.func.vmap(lambda *x: masked_linear_attention(*x, mask, path=path))(q, k, v)
+    torch.testing.assert_close(batched, masked_linear_attention(q, k, v, mask, path=path))
 
 
 def test_dropout_keeps_the_normaliser_and_its_gradients():
@@ -373,6 +549,11 @@ def test_dropout_keeps_the_normaliser_and_its_gradients():
         ({"dropout": 0.1, "path": "product"}, "explicit path"),
         ({"q": torch.ones(5, 3)}, r"q ending in \(4, channels\), got \(5, 3\)"),
         ({"k": torch.ones(4, 2)}, "3 and 2"),
+        ({"q": torch.ones(4, 0), "k": torch.ones(4, 0)}, "at least one, got 0 and 0"),
+        (
+            {"v": torch.arange(12).view(4, 3)},
+            "v must be of a floating-point dtype, got torch.int64",
+        ),
     ],
 )
 def test_wrong_arguments_are_refused(arguments, message):

@@ -138,3 +138,10 @@ def test_blocks_are_orthogonal_and_rows_gaussian():
         torch.testing.assert_close(gram, gram.diagonal().diag(), atol=1e-4, rtol=0)
     rows = orthogonal_gaussian(6000, 6, torch.Generator().manual_seed(0))
     torch.testing.assert_close(rows.T @ rows / 6000, torch.eye(6), atol=0.06, rtol=0)
+
+
+@pytest.mark.parametrize("kind", [PositiveRandomFeatures, HyperbolicRandomFeatures])
+def test_random_features_run_on_the_meta_device(kind):
+    x = torch.ones(2, 5, DIM, device="meta")
+    q, k = kind(DIM, 12, device="meta")(x, x)
+    assert q.shape == k.shape == (2, 5, 12)

@@ -7,7 +7,6 @@ import torch
 
 from tests.graph.graphs import GRAPH, random_graph, random_tree
 from tests.zoo import rand, randn
-from vit_rpe.attention import MaskedLinearAttention, MaskedSoftmaxAttention
 from vit_rpe.graph import (
     Diffusion,
     grid_edges,
@@ -18,6 +17,7 @@ from vit_rpe.graph import (
     sine_spe,
     stochastic_factors,
 )
+from vit_rpe.layers import MaskedLinearAttention, MaskedSoftmaxAttention
 from vit_rpe.masks import Sparse
 from vit_rpe.rpe import DistanceRPE
 

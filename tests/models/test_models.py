@@ -156,6 +156,18 @@ class TestResolutions:
         torch.testing.assert_close(final, model.forward_features(x))
         assert parts[-1].shape[-2:] == (6, 2)
 
+    @pytest.mark.parametrize(
+        "sizes", [{"img_size": (8, 8)}, {"img_size": (48, 15)}, {"patch_size": (64, 16)}]
+    )
+    def test_a_size_that_does_not_fit_changes_nothing(self, sizes):
+        model = perturb(make())
+        x = images()
+        before, out = model.patch_embed.grid_size, model(x)
+        with pytest.raises(ValueError, match="no whole patch"):
+            model.set_input_size(**sizes)
+        assert model.patch_embed.grid_size == before
+        assert torch.equal(model(x), out)
+
     def test_a_static_model_refuses_another_size(self):
         with pytest.raises(AssertionError, match="height"):
             make()(images(96, 80))
@@ -176,6 +188,13 @@ class TestPacking:
     def test_equals_one_by_one(self, name, options):
         model = perturb(make(name, dynamic_img_size=True, **options))
         pack = [torch.randn(3, *size) for size in self.SIZES]
+        alone = torch.cat([model(image[None]) for image in pack])
+        torch.testing.assert_close(model.forward_packed(pack), alone, rtol=1e-4, atol=1e-4)
+
+    @pytest.mark.parametrize("name", [PERFORMER, SOFTMAX])
+    def test_images_are_padded_as_one_by_one(self, name):
+        model = perturb(make(name, dynamic_img_size=True, dynamic_img_pad=True))
+        pack = [torch.randn(3, *size) for size in ((35, 55), (48, 64), (17, 7))]
         alone = torch.cat([model(image[None]) for image in pack])
         torch.testing.assert_close(model.forward_packed(pack), alone, rtol=1e-4, atol=1e-4)
 
@@ -206,6 +225,7 @@ class TestPacking:
         (PERFORMER, {"feature_map": "cos"}, "relu, elu, square, favor, favor_hyperbolic"),
         (PERFORMER, {"border": "none"}, "ones, learned"),
         (PERFORMER, {"path": "fft"}, "auto, explicit, product, scan"),
+        (PERFORMER, {"path": "scan"}, "'scan' needs .* Exponential masks, got Toeplitz"),
         (PERFORMER, {"rpe_init": "zeros"}, "'ones' or 'decay'"),
         (PERFORMER, {"num_features": 32}, "num_features=32 has no meaning for feature_map='relu'"),
         (PERFORMER, {"rpe_terms": 2}, "rpe_terms=2 has no meaning"),

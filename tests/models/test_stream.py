@@ -10,9 +10,11 @@ import torch
 from torch import Tensor
 
 from tests.models.test_video import PERFORMER, PREFIXES, SOFTMAX, TINY, UNMASKED, clips, perturb
-from vit_rpe.attention.memory import memory_of
+from vit_rpe.attention.memory import LinearMemory, SoftmaxMemory
 from vit_rpe.attention.past import Cache, Room, States, Sums
 from vit_rpe.attention.reference import masked_attention
+from vit_rpe.features import ReLUFeatures
+from vit_rpe.masks import Exponential
 from vit_rpe.models import MaskedVideo
 from vit_rpe.models.choices import ELEMENTWISE, RANDOM, VIDEO_RPES
 
@@ -108,7 +110,7 @@ def test_empty_rows_give_zeros(mask):
     attn = model.blocks[0].attn
     attn.qkv.bias[24:32] = -100
     assert_stream_is_model(model, clips(FRAMES))
-    memory = memory_of(attn, Room())
+    memory = attn.memory(Room())
     q, k, v = torch.randn(3, 2, 3, PATCHES, 8)
     nothing = memory.attend(q, -k.abs(), v)
     assert (nothing == 0).all()
@@ -130,7 +132,7 @@ def test_the_scale_of_random_features_follows_their_maximum(sizes, mask, feature
     """Features fall as exp(-|k|^2 / 2): over these sizes by far more than float32 holds."""
     options = {**MASKS[mask], "reg_tokens": 1, "border": "learned", "feature_map": feature_map}
     attn = make(**options).blocks[0].attn
-    memory = memory_of(attn, Room())
+    memory = attn.memory(Room())
     size = torch.tensor([float(s) for s in sizes]).repeat_interleave(PATCHES)[:, None]
     q, k, v = torch.randn(3, 2, 3, 2 + 3 * PATCHES, 8)
     k[..., 2:, :] *= size
@@ -305,3 +307,25 @@ class TestRefusals:
         model.blocks[0].attn.features.nonnegative = False
         with pytest.raises(ValueError, match="without negative values.*ReLUFeatures"):
             model.stream()
+
+
+@torch.no_grad()
+def test_long_clips_with_negative_rates():
+    """What a rate means along time does not depend on the number of frames: 20 tubelets or 4."""
+    model = make(rpe="exponential", num_frames=40, pos_embed="none", depth=1)
+    model.blocks[0].attn.rpe.rate.copy_(-torch.rand(3, 1, 3))
+    x, stream = clips(40), model.stream()
+    for n, frames, so_far in steps(model, x):
+        logits = stream(frames)
+        if n in (1, 4, 15, 20):
+            whole = cropped(model, n)(so_far)
+            torch.testing.assert_close(logits, whole, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("grid", [(6,), (3, 4), (2, 2, 2, 2)])
+def test_a_mask_without_time_height_and_width_is_refused(grid):
+    mask = Exponential(torch.ones(1, len(grid)), torch.ones(1), grid, one_sided=(0,))
+    with pytest.raises(ValueError, match="time, height and width, got Exponential on the grid"):
+        LinearMemory(mask, ReLUFeatures(), 0.0, Room())
+    with pytest.raises(ValueError, match="time, height and width, got Exponential on the grid"):
+        SoftmaxMemory(mask)

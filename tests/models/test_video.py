@@ -264,7 +264,7 @@ def test_forms_of_intermediates():
     result = model.forward_intermediates(x, [0], output_dict=True, stop_early=True)
     assert set(result) == {"image_intermediates", "image_features"}
     assert result["image_intermediates"][0].shape == (2, 24, *GRID)
-    with pytest.raises(ValueError, match="NCHW, NCTHW or NLC"):
+    with pytest.raises(ValueError, match="NCHW, NCTHW, NLC"):
         model.forward_intermediates(x, output_fmt="NHWC")
 
 
@@ -288,6 +288,15 @@ def test_other_channels_keep_the_weights(channels, tmp_path):
     if channels == 4:
         expected = torch.cat([weight, weight[:, :1]], 1) * 0.75
     torch.testing.assert_close(other.patch_embed.proj.weight, expected)
+
+    @pytest.mark.parametrize("sizes", [{"num_frames": 3}, {"num_frames": 3, "patch_size": (8, 8)}])
+    def test_frames_that_do_not_fit_change_nothing(self, sizes):
+        model, x = make(), clips()
+        out, patches = model(x), model.patch_embed.patch_size
+        with pytest.raises(ValueError, match="multiple of tubelet_size"):
+            model.set_input_size(**sizes)
+        assert model.patch_embed.patch_size == patches
+        assert torch.equal(model(x), out)
 
 
 class TestSizes:

@@ -3,11 +3,8 @@
 from .cost import PathCosts, choose_path
 from .functional import masked_linear_attention
 from .inspect import attention_columns, attention_rows, attention_topk
-from .layer import MaskedLinearAttention, MaskedSoftmaxAttention
 
 __all__ = [
-    "MaskedLinearAttention",
-    "MaskedSoftmaxAttention",
     "PathCosts",
     "attention_columns",
     "attention_rows",

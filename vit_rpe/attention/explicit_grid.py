@@ -21,13 +21,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from vit_rpe.features import FeatureMap
 from vit_rpe.masks import Bordered, Exponential, Mask, Toeplitz
+from vit_rpe.masks.precision import in_function_transform
 
 from .native import compiled_ops, native_ops
-from .recompute import remade
+from .recompute import differentiable_once, remade
 from .reference import safe_denominator
 from .tables import Tables, neighbours
 
@@ -51,6 +51,7 @@ def fits(mask: Mask, q: Tensor, dtype: torch.dtype, budget: int | None = None) -
         and dtype in (torch.float32, torch.float64)
         and q.device.type == "cpu"
         and not torch.compiler.is_compiling()
+        and not in_function_transform()
         and (budget is None or 3 * _bank_bytes(inner, dtype) <= budget)
         and native_ops() is not None
     )
@@ -107,7 +108,7 @@ class _Attention(torch.autograd.Function):
         return result
 
     @staticmethod
-    @once_differentiable
+    @differentiable_once
     def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
         ctx: Any, grad: Tensor
     ) -> tuple[Tensor | None, ...]:
@@ -146,9 +147,13 @@ def _made(
 
 
 def _tokens_first(x: Tensor) -> Tensor:
-    """Room for a tensor (T, S, L, C) like x, stored as (S, L, T, C): what a model reads next."""
+    """An empty tensor (T, S, L, C) like x, stored as (S, L, T, C): what a model reads next.
+
+    Not a view of another: autograd forbids to change the view that a custom function returns.
+    """
     tables, samples, length, channels = x.shape
-    return x.new_empty(samples, length, tables, channels).permute(2, 0, 1, 3)
+    strides = (channels, length * tables * channels, tables * channels, 1)
+    return x.new_empty_strided(x.shape, strides)
 
 
 def _bank(offsets: Tensor, grid: tuple[int, ...]) -> Tensor:

@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from vit_rpe.features import FeatureMap
+from vit_rpe.features.autocast import autocast_dtype, without_autocast
 from vit_rpe.masks import BlockDiagonal, Bordered, Mask, Ones, Padding, Scaled, Sum
 from vit_rpe.masks.base import finite_where_zero, zero_where_zero
 from vit_rpe.masks.compose import stack_rows, total
@@ -24,7 +25,7 @@ from . import explicit as _explicit
 from . import product as _product
 from . import scan as _scan
 from .calibrate import device_costs
-from .cost import DEFAULT_COSTS, SCANNABLE, Path, choose_path, clear_choice
+from .cost import DEFAULT_COSTS, Path, choose_path, clear_choice
 from .explicit_grid import Settings, explicit_grid, fits
 from .flex import flex_attention, flex_fits
 from .recompute import recomputed
@@ -152,7 +153,7 @@ class _Call:
             return path
         # features with parameters would get no gradient
         learned = features is not None and any(p.requires_grad for p in features.parameters())
-        if path != "explicit" or learned or _autocast_dtype(q) == torch.bfloat16:
+        if path != "explicit" or learned or autocast_dtype(q.device.type) == torch.bfloat16:
             return None
         return path if fits(mask, q, dtype, self.budget) else None
 
@@ -164,9 +165,9 @@ class _Call:
         if isinstance(mask, Padding):
             mask = Scaled(Ones(mask.length, mask.keep.device), right=mask.keep)
         if isinstance(mask, Scaled):
-            weighed = _weighed(q, k, v, mask)
-            common = _common_dtype(*weighed)  # the weights may be of a higher precision
-            return self.sums(*(x.to(common) for x in weighed), mask.inner)
+            q, k, v = _weighed(q, k, v, mask)
+            common = _common_dtype(q, k, v)  # the weights may be of a higher precision
+            return self.sums(q.to(common), k.to(common), v.to(common), mask.inner)
         if isinstance(mask, Bordered):
             return self._bordered(q, k, v, mask)
         if isinstance(mask, BlockDiagonal):
@@ -213,11 +214,6 @@ class _Call:
             if path == "product":
                 budget = self.budget or _product.default_budget(q)
                 return _product.product(q, k, v, mask, budget, self.wide_range)
-            if not isinstance(mask, SCANNABLE):
-                raise ValueError(
-                    "path 'scan' needs Ones, Causal or Exponential masks, "
-                    f"got {type(mask).__name__}; use 'explicit', 'product' or 'auto'"
-                )
             return _scan.scan(q, k, v, mask, self.budget or _scan.DEFAULT_BUDGET, self.nonnegative)
 
     def _has_precision(self, mask: Mask, device: torch.device) -> bool:
@@ -272,19 +268,12 @@ def _common_dtype(*tensors: Tensor) -> torch.dtype:
     return reduce(torch.promote_types, (x.dtype for x in tensors), torch.float32)
 
 
-def _autocast_dtype(q: Tensor) -> torch.dtype | None:
-    device = q.device.type
-    if not torch.amp.is_autocast_available(device):  # the meta device
-        return None
-    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
-
-
 def _full_precision(q: Tensor, only_float16: bool = False) -> AbstractContextManager:
     """Autocast off: sums over many tokens overflow float16, and there is no FFT in bfloat16."""
-    dtype = _autocast_dtype(q)
-    if dtype is None or (only_float16 and dtype != torch.float16):
+    device = q.device.type
+    if only_float16 and autocast_dtype(device) != torch.float16:
         return nullcontext()
-    return torch.autocast(q.device.type, enabled=False)
+    return without_autocast(device)
 
 
 def _check(

@@ -1,6 +1,6 @@
 """What an attention layer remembers of a clip that comes slice by slice.
 
-A memory stands in for the layer's `attend`: it takes queries, keys and values of the prefix tokens
+A memory attends in the layer's place: it takes queries, keys and values of the prefix tokens
 and of the newest slice of the grid, and gives what the layer would give them within the whole clip
 so far. The prefix tokens read all slices; they start anew at each step, and no patch reads them.
 
@@ -11,18 +11,19 @@ channels.
 from __future__ import annotations
 
 from functools import reduce
-from math import prod
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vit_rpe.masks import Bordered, Exponential, Toeplitz
+from vit_rpe.features import FeatureMap
+from vit_rpe.features.autocast import without_autocast
+from vit_rpe.masks import Bordered, Exponential, Mask, Toeplitz
 
-from .layer import MaskedAttention, MaskedLinearAttention, log_weights, softmax_attention
 from .past import Room, Sums, past_of
 from .reference import safe_denominator
+from .softmax import log_weights, softmax_attention
 
 
 class Memory(Protocol):
@@ -40,39 +41,35 @@ class Memory(Protocol):
         ...
 
 
-def memory_of(layer: MaskedAttention, room: Room) -> Memory:
-    """The memory of a layer whose mask is one-sided along time. It is made of the layer's present
-    weights: what depends on them alone is computed here, once."""
-    rpe: Any = layer.rpe
-    mask = layer.mask(layer.num_prefix_tokens + prod(rpe.grid), layer.qkv.weight.device)
+def _border_and_grid(mask: Mask) -> tuple[Bordered | None, Exponential | Toeplitz]:
+    """The border of a mask that a stream can follow, and its mask on a grid of time and space."""
     border, inner = (mask, mask.inner) if isinstance(mask, Bordered) else (None, mask)
-    if not isinstance(inner, Exponential | Toeplitz):
-        raise ValueError(f"a stream needs masks on a grid, got {type(inner).__name__}")
+    if not isinstance(inner, Exponential | Toeplitz) or len(inner.grid) != 3:
+        grid = getattr(inner, "grid", "none")
+        raise ValueError(
+            "a stream needs a mask on a grid of time, height and width, "
+            f"got {type(inner).__name__} on the grid {grid}"
+        )
     assert border is None or (border.column is not None and not border.column.any())
-    if isinstance(layer, MaskedLinearAttention):
-        return LinearMemory(layer, border, inner, room)
-    return SoftmaxMemory(border, inner)
+    return border, inner
 
 
 class LinearMemory:
-    """Linear attention: sums over the past, or the past itself, as the mask allows (`past.py`)."""
+    """Linear attention: sums over the past, or the past itself, as the mask allows (`past.py`).
 
-    def __init__(
-        self,
-        layer: MaskedLinearAttention,
-        border: Bordered | None,
-        mask: Exponential | Toeplitz,
-        room: Room,
-    ):
-        self._features = layer.features
-        if layer.floor or not layer.features.nonnegative:
+    The mask is one-sided along time. What depends on it alone is computed once, here.
+    """
+
+    def __init__(self, mask: Mask, features: FeatureMap, floor: float, room: Room):
+        if floor or not features.nonnegative:
             raise ValueError(
                 "a stream needs features without negative values and floor=0, got "
-                f"{type(layer.features).__name__} and floor={layer.floor}"
+                f"{type(features).__name__} and floor={floor}"
             )
-        self._prefix = layer.num_prefix_tokens
-        self._border = border
-        self._past = past_of(mask, room)
+        self._features = features
+        self._border, inner = _border_and_grid(mask)
+        self._prefix = 0 if self._border is None else self._border.prefix
+        self._past = past_of(inner, room)
         self._all = Sums()
         self._scale: Tensor | None = None
         self.limit = self._past.limit
@@ -80,7 +77,7 @@ class LinearMemory:
     def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         dtype = v.dtype
         common = reduce(torch.promote_types, (q.dtype, k.dtype, v.dtype), torch.float32)
-        with torch.autocast(q.device.type, enabled=False):
+        with without_autocast(q.device.type):
             features, p = self._features, self._prefix
             q, k = features.query(features.prepare(q)), features.prepare(k)
             v = F.pad(v.to(common), (0, 1), value=1.0)  # one more column: the normaliser
@@ -128,7 +125,8 @@ class SoftmaxMemory:
 
     limit = "softmax attention keeps all keys, and has room for so many frames"
 
-    def __init__(self, border: Bordered | None, mask: Exponential | Toeplitz):
+    def __init__(self, mask: Mask):
+        border, mask = _border_and_grid(mask)
         self._prefix = 0 if border is None else border.prefix
         self._length = mask.length
         place = mask.length // mask.grid[0]

@@ -7,6 +7,7 @@ import logging
 import os
 import re
 import sys
+import threading
 import warnings
 from functools import cache
 from pathlib import Path
@@ -17,6 +18,7 @@ import torch
 SWITCH = "VIT_RPE_NATIVE"
 _SOURCES = [Path(__file__).with_name(name) for name in ("explicit_grid.cpp", "scan_grid.cpp")]
 _FLAGS = ["-O3", "-fopenmp"]
+_BUILDING = threading.Lock()
 # by the name that torch gives to what a CPU can do
 _VECTORS = {
     "AVX2": ["-mavx2", "-mfma"],
@@ -24,13 +26,18 @@ _VECTORS = {
 }
 
 
-@cache
 def native_ops() -> Any | None:
     """`torch.ops.vit_rpe`, or None where it cannot be built or `VIT_RPE_NATIVE=0` forbids it.
 
     The first call on a machine compiles for some ten seconds; torch keeps the result in
     `TORCH_EXTENSIONS_DIR`. Without it everything works, in plain PyTorch and more slowly.
     """
+    with _BUILDING:  # a build changes PATH for a while, and a second thread must not see that
+        return _native_ops()
+
+
+@cache
+def _native_ops() -> Any | None:
     if os.environ.get(SWITCH, "1") == "0":
         return None
     try:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import wraps
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
+
+from vit_rpe.masks.precision import in_function_transform
 
 
 def recomputed(function: Callable[..., Any], *args: Any, random: bool = False) -> Any:
@@ -15,9 +18,28 @@ def recomputed(function: Callable[..., Any], *args: Any, random: bool = False) -
 
     `random` says that the function draws random numbers, which must then be the same both times.
     """
-    if not torch.is_grad_enabled() or torch.compiler.is_exporting():
+    if not torch.is_grad_enabled() or torch.compiler.is_exporting() or in_function_transform():
         return function(*args)
     return checkpoint(function, *args, use_reentrant=False, preserve_rng_state=random)
+
+
+def differentiable_once(backward: Callable[..., Any]) -> Callable[..., Any]:
+    """A hand-written backward pass that refuses to be differentiated again.
+
+    torch's `once_differentiable` notices only if the incoming gradient has a history, and drops
+    terms of the second derivative where it has none.
+    """
+
+    @wraps(backward)
+    def once(ctx: Any, *grads: Tensor) -> Any:
+        if torch.is_grad_enabled():
+            raise RuntimeError(
+                "vit_rpe's compiled attention can be differentiated once, and create_graph=True "
+                "asks for more; path='product', or VIT_RPE_NATIVE=0 in the environment, can"
+            )
+        return backward(ctx, *grads)
+
+    return once
 
 
 def remade(

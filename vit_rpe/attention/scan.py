@@ -20,7 +20,7 @@ from torch import Tensor
 from vit_rpe.masks import Exponential, Mask, Ones
 from vit_rpe.masks.exponential import before, decay, spread
 
-from .cost import block_slices
+from .cost import SCANNABLE, block_slices
 from .explicit import default_budget, explicit
 from .explicit_grid import fits
 from .product import absolute_bound
@@ -38,6 +38,7 @@ def scan(
     q: Tensor, k: Tensor, v: Tensor, mask: Mask, budget: int, nonnegative: bool
 ) -> tuple[Tensor, Tensor]:
     """`A v` and a bound of the absolute row sums of A, for `A = M * (q k^T)`."""
+    check_scannable(mask)
     dtype = torch.promote_types(q.dtype, v.dtype)
     q, k, v = q.to(dtype), k.to(dtype), v.to(dtype)
     if isinstance(mask, Ones):
@@ -51,6 +52,15 @@ def scan(
             sums = _sweep(q, k, v, mask, blocks, budget)
     absolute = sums[..., -1:].detach().abs() if nonnegative else absolute_bound(q, k, mask)
     return sums, absolute
+
+
+def check_scannable(mask: Mask) -> None:
+    """Raise ValueError if a mask that wraps no other has no scan."""
+    if not isinstance(mask, SCANNABLE):
+        raise ValueError(
+            "path 'scan' needs Ones, Causal or Exponential masks, "
+            f"got {type(mask).__name__}; use 'explicit', 'product' or 'auto'"
+        )
 
 
 def _as_exponential(mask: Mask, like: Tensor) -> Exponential:

@@ -16,13 +16,13 @@ import torch
 import torch.nn.functional as F
 from einops import rearrange
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from vit_rpe.masks import Exponential
 from vit_rpe.masks.compose import total
 
 from .explicit_grid import Settings, explicit_grid
 from .native import compiled_ops
+from .recompute import differentiable_once
 from .tables import Tables, neighbours
 
 
@@ -122,7 +122,7 @@ class _BetweenBlocks(torch.autograd.Function):
         return out
 
     @staticmethod
-    @once_differentiable
+    @differentiable_once
     def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
         ctx: Any, grad: Tensor
     ) -> tuple[Tensor | None, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from .autocast import without_autocast
 from .base import FeatureMap
 from .orthogonal import orthogonal_gaussian
 
@@ -75,7 +76,7 @@ class PositiveRandomFeatures(FeatureMap):
 
     def _exponents(self, x: Tensor) -> Tensor:
         x = x * self.scale
-        with torch.autocast(x.device.type, enabled=False):
+        with without_autocast(x.device.type):
             along = x @ self.projection.to(x.dtype).T
         return along - x.square().sum(-1, keepdim=True) / 2
 
@@ -109,6 +110,6 @@ class HyperbolicRandomFeatures(PositiveRandomFeatures):
 
     def _exponents(self, x: Tensor) -> Tensor:
         x = x * self.scale
-        with torch.autocast(x.device.type, enabled=False):
+        with without_autocast(x.device.type):
             along = x @ self.projection.to(x.dtype).T
         return torch.cat([along, -along], -1) - x.square().sum(-1, keepdim=True) / 2

@@ -28,8 +28,8 @@ class Mask(abc.ABC):
     """Whether `matmul` likes columns that are stored row by row (sparse products), not one by one
     (transforms)."""
     normwise: bool = False
-    """Whether round-off of `matmul` follows the largest numbers in the mask and the columns, as that
-    of transforms does, and not the numbers of each row: columns of wide range need `precise`."""
+    """Whether round-off of `matmul` follows the largest numbers of mask and columns, as that of
+    transforms does, and not the numbers of each row: columns of wide range need `precise`."""
     tensor_names: ClassVar[tuple[str, ...]] = ()
 
     @property

@@ -43,6 +43,7 @@ class Bordered(Mask):
                     f"a prefix of {prefix} needs {name} ending in {shape}, got {tuple(value.shape)}"
                 )
         self.inner = inner
+        self.normwise = inner.normwise
         self.prefix = prefix
         self.length = prefix + inner.length
         self.row = row
@@ -111,10 +112,6 @@ class Bordered(Mask):
         )
         return Bordered(self.inner.magnitude(), self.prefix, row, column, corner)
 
-    @property
-    def normwise(self) -> bool:
-        return self.inner.normwise
-
     def precise(self) -> Mask:
         return Bordered(self.inner.precise(), self.prefix, self.row, self.column, self.corner)
 
@@ -139,6 +136,7 @@ class Sum(Mask):
             )
         self.length = lengths.pop()
         self.row_block = max(mask.row_block for mask in self.masks)
+        self.normwise = any(mask.normwise for mask in self.masks)
 
     @property
     def lead(self) -> torch.Size:
@@ -158,10 +156,6 @@ class Sum(Mask):
 
     def magnitude(self) -> Mask:
         return Sum([mask.magnitude() for mask in self.masks])
-
-    @property
-    def normwise(self) -> bool:
-        return any(mask.normwise for mask in self.masks)
 
     def precise(self) -> Mask:
         return Sum([mask.precise() for mask in self.masks])
@@ -194,6 +188,7 @@ class Scaled(Mask):
                 )
         self.inner = inner
         self.length = inner.length
+        self.normwise = inner.normwise
         self.row_block = inner.row_block
         self.left = left
         self.right = right
@@ -235,10 +230,6 @@ class Scaled(Mask):
         )
         return Scaled(self.inner.magnitude(), left, right)
 
-    @property
-    def normwise(self) -> bool:
-        return self.inner.normwise
-
     def precise(self) -> Mask:
         return Scaled(self.inner.precise(), self.left, self.right)
 
@@ -259,6 +250,7 @@ class BlockDiagonal(Mask):
     def __init__(self, masks: Sequence[Mask]):
         self.masks = tuple(masks)
         self.length = as_length(sum(mask.length for mask in self.masks))
+        self.normwise = any(mask.normwise for mask in self.masks)
 
     @property
     def lengths(self) -> list[int]:
@@ -301,10 +293,6 @@ class BlockDiagonal(Mask):
 
     def magnitude(self) -> Mask:
         return BlockDiagonal([mask.magnitude() for mask in self.masks])
-
-    @property
-    def normwise(self) -> bool:
-        return any(mask.normwise for mask in self.masks)
 
     def precise(self) -> Mask:
         return BlockDiagonal([mask.precise() for mask in self.masks])

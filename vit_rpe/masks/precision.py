@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch._C._functorch import peek_interpreter_stack  # pyright: ignore[reportMissingImports]
 
 
 def has_float64(device: torch.device) -> bool:
@@ -23,4 +24,6 @@ def is_readable(x: Tensor) -> bool:
 
 def in_function_transform() -> bool:
     """Whether the code runs inside torch.func.grad, vmap, jvp and the like."""
-    return torch._C._functorch.peek_interpreter_stack() is not None
+    if torch.compiler.is_compiling():
+        return False
+    return peek_interpreter_stack() is not None

@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Collection, Sequence
 from typing import Any, ClassVar
 
 import torch
+from timm.layers.helpers import to_2tuple
 from timm.layers.pos_embed import resample_abs_pos_embed
+from timm.models._features import feature_take_indices
+from timm.models._manipulate import checkpoint
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 
-from vit_rpe.attention import MaskedLinearAttention, MaskedSoftmaxAttention
 from vit_rpe.attention.functional import PATHS
-from vit_rpe.attention.layer import MaskedAttention
 from vit_rpe.features import FeatureMap
-from vit_rpe.rpe import Border, OneWayBorder
+from vit_rpe.layers import MaskedAttention, MaskedLinearAttention, MaskedSoftmaxAttention
+from vit_rpe.rpe import Border, Grid, OneWayBorder, TokenLayout
 from vit_rpe.rpe.resize import resample
 
 from .choices import TopViTFeatures, choose, make_features, make_rpe
-
-Grid = tuple[int, ...]
+from .tubelets import padded
 
 
 class MaskedViT(VisionTransformer):
@@ -39,6 +39,8 @@ class MaskedViT(VisionTransformer):
     attention: ClassVar[type[MaskedAttention]]
     fixed_step: ClassVar[tuple[int, ...]] = ()
     """Axes along which a shorter grid crops the masks, as in `vit_rpe.rpe.GridRPE`."""
+    output_formats: ClassVar[tuple[str, ...]] = ("NCHW", "NLC")
+    """What `forward_intermediates` can give."""
 
     def __init__(
         self,
@@ -100,7 +102,9 @@ class MaskedViT(VisionTransformer):
         """Another resolution or patch size; positions and masks are resampled.
 
         timm's own looks at the number of tokens alone: 6 x 8 to 8 x 6 would keep wrong positions.
+        A size that does not fit is refused before anything changes.
         """
+        self._check_size(img_size, patch_size, **sizes)
         old = self.patch_embed.grid_size
         self.patch_embed.set_input_size(img_size=img_size, patch_size=patch_size, **sizes)
         new = self.patch_embed.grid_size
@@ -112,15 +116,87 @@ class MaskedViT(VisionTransformer):
             if attn.rpe is not None:
                 attn.rpe.resize(new)
 
+    def _check_size(
+        self, img_size: tuple[int, int] | None, patch_size: tuple[int, int] | None
+    ) -> None:
+        """Raise ValueError if images of this size have no whole patch."""
+        embed = self.patch_embed
+        image: Any = to_2tuple(embed.img_size if img_size is None else img_size)
+        patch: Any = to_2tuple(embed.patch_size if patch_size is None else patch_size)
+        if min(patch) < 1 or any(n < p for n, p in zip(image, patch, strict=True)):
+            raise ValueError(f"an image of {tuple(image)} has no whole patch of {tuple(patch)}")
+
     def forward_features(
         self, x: Tensor, attn_mask: Tensor | None = None, is_causal: bool = False
     ) -> Tensor:
-        with self._on_the_grid_of(x):
-            return super().forward_features(x, attn_mask, is_causal)
+        layout = self._layout(x, attn_mask)
+        x = self.norm_pre(self.patch_drop(self._pos_embed(self.patch_embed(x))))
+        x, _ = self._run_blocks(x, layout, is_causal)
+        return self.norm(x)
 
-    def forward_intermediates(self, x: Tensor, *args: Any, **options: Any) -> Any:
-        with self._on_the_grid_of(x):
-            return super().forward_intermediates(x, *args, **options)
+    def forward_intermediates(
+        self,
+        x: Tensor,
+        indices: int | list[int] | None = None,
+        return_prefix_tokens: bool = False,
+        norm: bool = False,
+        stop_early: bool = False,
+        output_fmt: str = "NCHW",
+        intermediates_only: bool = False,
+        output_dict: bool = False,
+        attn_mask: Tensor | None = None,
+        is_causal: bool = False,
+    ) -> Any:
+        """timm's, on any grid: intermediates are (B, C, H', W'), of clips (B, C, T', H', W').
+
+        `output_fmt="NLC"` gives the tokens as they are.
+        """
+        self._check_format(output_fmt)
+        take, last = feature_take_indices(len(self.blocks), indices)
+        layout, grid = self._layout(x, attn_mask), self._grid_of(x)
+        still = x.ndim == 4 and len(grid) == 3 and output_fmt == "NCHW"
+        x = self.norm_pre(self.patch_drop(self._pos_embed(self.patch_embed(x))))
+        depth = last + 1 if stop_early else None
+        x, taken = self._run_blocks(x, layout, is_causal, take, depth)
+        taken = [self.norm(y) if norm else y for y in taken]
+        prefix = [y[:, : self.num_prefix_tokens] for y in taken]
+        parts = [y[:, self.num_prefix_tokens :] for y in taken]
+        if output_fmt != "NLC":
+            parts = [y.transpose(1, 2).unflatten(-1, grid) for y in parts]
+            parts = [y.mean(2) if still else y.contiguous() for y in parts]
+        with_prefix = return_prefix_tokens and self.num_prefix_tokens > 0
+        if output_dict:
+            result = {"image_intermediates": parts}
+            result |= {"image_intermediates_prefix": prefix} if with_prefix else {}
+            return result if intermediates_only else result | {"image_features": self.norm(x)}
+        outputs = list(zip(parts, prefix, strict=True)) if with_prefix else parts
+        return outputs if intermediates_only else (self.norm(x), outputs)
+
+    def _check_format(self, output_fmt: str) -> None:
+        formats = self.output_formats
+        if output_fmt not in formats:
+            raise ValueError(f"output_fmt must be one of {', '.join(formats)}, got {output_fmt!r}")
+
+    def _run_blocks(
+        self,
+        x: Tensor,
+        layout: Tensor | TokenLayout | None,
+        is_causal: bool = False,
+        take: Collection[int] = (),
+        depth: int | None = None,
+    ) -> tuple[Tensor, list[Tensor]]:
+        """The tokens after the first `depth` blocks, and after each of the blocks in `take`.
+
+        timm's blocks hand `attn_mask` to their attention as it is: it carries the layout.
+        """
+        options = {"attn_mask": layout, "is_causal": is_causal}
+        options = options if layout is not None or is_causal else {}
+        taken = []
+        for i, block in enumerate(self.blocks[:depth]):
+            x = checkpoint(block, x, **options) if self.grad_checkpointing else block(x, **options)
+            if i in take:
+                taken.append(x)
+        return x, taken
 
     def forward_packed(self, images: Sequence[Tensor]) -> Tensor:
         """The logits of images of any sizes, each (C, H, W), in one call: (images, classes).
@@ -137,23 +213,22 @@ class MaskedViT(VisionTransformer):
         tokens, grids = zip(*(self._embed(image) for image in images), strict=True)
         lengths = [part.shape[1] for part in tokens]
         x = self.norm_pre(torch.cat(tokens, 1))
-        with self._on_grids(grids):
-            x = self.norm(self.blocks(x))
-        pooled = [self.pool(part) for part in x.split(lengths, 1)]
+        x, _ = self._run_blocks(x, TokenLayout(grids))
+        pooled = [self.pool(part) for part in self.norm(x).split(lengths, 1)]
         return self.head(self.head_drop(self.fc_norm(torch.cat(pooled))))
 
     def _embed(self, image: Tensor) -> tuple[Tensor, Grid]:
         """An image's tokens behind the prefix tokens, (1, tokens, C), and their grid."""
         height, width = self.patch_embed.patch_size
-        if image.ndim != 3 or image.shape[-2] < height or image.shape[-1] < width:
+        least = (1, 1) if self.patch_embed.dynamic_img_pad else (height, width)
+        if image.ndim != 3 or image.shape[-2] < least[0] or image.shape[-1] < least[1]:
             raise ValueError(
                 f"a packed image must be (C, H, W) with at least one {height} x {width} patch, "
                 f"got {tuple(image.shape)}"
             )
-        patches = self.patch_embed.norm(
-            self.patch_embed.proj(image[None]).flatten(2).transpose(1, 2)
-        )
-        grid = (image.shape[-2] // height, image.shape[-1] // width)
+        x = padded(self.patch_embed, image[None])
+        patches = self.patch_embed.norm(self.patch_embed.proj(x).flatten(2).transpose(1, 2))
+        grid = (x.shape[-2] // height, x.shape[-1] // width)
         return self._placed(patches, grid), grid
 
     def _placed(self, patches: Tensor, grid: Grid) -> Tensor:
@@ -173,42 +248,16 @@ class MaskedViT(VisionTransformer):
         prefix = 0 if self.no_embed_class else self.num_prefix_tokens
         return resample_positions(self.pos_embed, grid, old, prefix)
 
-    def _on_the_grid_of(self, x: Tensor) -> AbstractContextManager:
+    def _layout(self, x: Tensor, attn_mask: Tensor | None) -> Tensor | TokenLayout | None:
+        """What the attention layers must know of the tokens of x besides their own grid."""
         if not self.dynamic_img_size:
-            return nullcontext()
-        grid = self.patch_embed.dynamic_feat_size(x.shape[-2:])  # pyright: ignore
-        return nullcontext() if grid == self.patch_embed.grid_size else self._on_grids([grid])
+            return attn_mask
+        grid = self._grid_of(x)
+        return attn_mask if grid == self.patch_embed.grid_size else TokenLayout((grid,), attn_mask)
 
-    @contextmanager
-    def _on_grids(self, grids: Sequence[Grid]) -> Iterator[None]:
-        """Inside, the blocks know that these are the grids of their tokens.
-
-        They are wrapped rather than marked: gradient checkpointing calls them again later, perhaps
-        after another image size has passed, and must find the same grids.
-        """
-        blocks = self.blocks
-        self.blocks = nn.Sequential(*(_OnGrids(block, grids) for block in blocks))
-        try:
-            yield
-        finally:
-            self.blocks = blocks
-
-
-class _OnGrids(nn.Module):
-    """A block, called for tokens of given grids."""
-
-    def __init__(self, block: nn.Module, grids: Sequence[Grid]):
-        super().__init__()
-        self.block = block
-        self.grids = grids
-
-    def forward(self, x: Tensor, **options: Any) -> Tensor:
-        attn: Any = self.block.attn
-        attn.grids = self.grids
-        try:
-            return self.block(x, **options)
-        finally:
-            attn.grids = None
+    def _grid_of(self, x: Tensor) -> Grid:
+        """The grid of tokens that a batch of images makes."""
+        return self.patch_embed.dynamic_feat_size(x.shape[-2:])  # pyright: ignore
 
 
 class PerformerViT(MaskedViT):

@@ -5,21 +5,16 @@ Shapes: B samples, p prefix tokens, P patches of a tubelet, C channels.
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from math import prod
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from vit_rpe.attention.memory import memory_of
 from vit_rpe.attention.past import Room
+from vit_rpe.rpe import TokenLayout
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from vit_rpe.attention.memory import Memory
-
     from .masked_video import MaskedVideo
 
 
@@ -49,7 +44,7 @@ class VideoStream:
         self.model = model
         self._pool = RunningPool(model)
         room = Room()
-        self._memories = [memory_of(attn, room) for attn in model._attentions()]
+        self._memories = [attn.memory(room) for attn in model._attentions()]
         self._grid = model.patch_embed.grid_size
         self._prefix, self._positions = _start(model)
         limits = [memory.limit for memory in self._memories]
@@ -77,8 +72,7 @@ class VideoStream:
         model: Any = self.model
         x = model.norm_pre(self._placed(model.patch_embed.tubelet(frames)))
         for block, memory in zip(model.blocks, self._memories, strict=True):
-            with _remembering(block.attn, memory):
-                x = block(x)
+            x = block(x, attn_mask=TokenLayout(stream=memory))
         x = model.norm(x)
         self._pool.add(x)
         self._batch = frames.shape[0]
@@ -194,13 +188,3 @@ def _start(model: MaskedVideo) -> tuple[Tensor, Tensor | None]:
     positions = net.pos_embed.detach().clone()
     prefix = prefix + positions[:, :count] if count else prefix
     return prefix, positions[:, count:].unflatten(1, (embed.grid_size[0], -1))
-
-
-@contextmanager
-def _remembering(attn: Any, memory: Memory) -> Iterator[None]:
-    """Inside, the layer attends by its memory."""
-    attn.memory = memory
-    try:
-        yield
-    finally:
-        attn.memory = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import ceil, prod
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -50,12 +51,16 @@ class TubeletEmbed(nn.Module):
         if norm_layer is not None:
             self.norm = norm_layer(embed_dim, device=device, dtype=dtype)
 
-    def _set_sizes(self, img_size: tuple[int, int], num_frames: int) -> None:
+    def check_frames(self, num_frames: int) -> None:
+        """Raise ValueError if so many frames are not whole tubelets."""
         if self.tubelet_size < 1 or num_frames < 1 or num_frames % self.tubelet_size:
             raise ValueError(
                 "num_frames must be a multiple of tubelet_size, "
                 f"got num_frames={num_frames} and tubelet_size={self.tubelet_size}"
             )
+
+    def _set_sizes(self, img_size: tuple[int, int], num_frames: int) -> None:
+        self.check_frames(num_frames)
         self.img_size = img_size
         self.num_frames = num_frames
         self.grid_size = self.grid_of(num_frames, *img_size)
@@ -94,7 +99,7 @@ class TubeletEmbed(nn.Module):
 
     def tubelet(self, frames: Tensor) -> Tensor:
         """One tubelet of a clip alone, (B, C, tubelet_size, H, W) -> (B, H' W', channels)."""
-        return self.norm(self.proj(_padded(self, frames)).movedim(1, -1).flatten(1, 3))
+        return self.norm(self.proj(padded(self, frames)).movedim(1, -1).flatten(1, 3))
 
 
 def _pair(size: Size) -> tuple[int, int]:
@@ -112,7 +117,7 @@ def _as_clip(embed: TubeletEmbed, x: Tensor) -> Tensor:
             f"need clips (B, C, {frames}, {height}, {width}) or images (B, C, {height}, {width}), "
             f"got {tuple(x.shape)}; set_input_size takes another size"
         )
-    x = _padded(embed, x)
+    x = padded(embed, x)
     box = (embed.tubelet_size, *embed.patch_size)
     if not embed.strict_img_size and any(n % b for n, b in zip(x.shape[2:], box, strict=True)):
         raise ValueError(f"a clip of {tuple(x.shape[2:])} is not made of whole tubelets of {box}")
@@ -122,7 +127,9 @@ def _as_clip(embed: TubeletEmbed, x: Tensor) -> Tensor:
 torch.fx.wrap("_as_clip")
 
 
-def _padded(embed: TubeletEmbed, x: Tensor) -> Tensor:
+def padded(embed: Any, x: Tensor) -> Tensor:
+    """With the embedding's `dynamic_img_pad` zeros at the end of rows and columns, up to whole
+    patches; for tubelets as for timm's patches."""
     height, width = embed.patch_size
     pad = (-x.shape[-2] % height, -x.shape[-1] % width) if embed.dynamic_img_pad else (0, 0)
     return F.pad(x, (0, pad[1], 0, pad[0])) if any(pad) else x

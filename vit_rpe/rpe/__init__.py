@@ -5,6 +5,7 @@ from .border import Border, OneWayBorder
 from .distance import DistanceRPE
 from .exponential import ExponentialRPE
 from .factorized import FactorizedRPE
+from .layout import Grid, TokenLayout
 from .offset import OffsetRPE
 from .one_sided import OneSidedRPE
 
@@ -13,8 +14,10 @@ __all__ = [
     "DistanceRPE",
     "ExponentialRPE",
     "FactorizedRPE",
+    "Grid",
     "GridRPE",
     "OffsetRPE",
     "OneSidedRPE",
     "OneWayBorder",
+    "TokenLayout",
 ]

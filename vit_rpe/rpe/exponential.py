@@ -28,7 +28,7 @@ class ExponentialRPE(GridRPE):
     head (0 with `init="ones"`: a constant); the others have spread rates and almost no weight.
 
     A rate may become slightly negative, so that none is ever stuck at zero: over the whole length
-    of an axis a mask grows by a factor of at most e.
+    of an axis, or 14 places of one with a fixed step, a mask grows by a factor of at most e.
     """
 
     def __init__(
@@ -63,8 +63,7 @@ class ExponentialRPE(GridRPE):
         grid = self._grid(grid)
         stretch = self._stretch(grid).to(self.rate)
         # A positive rate as it is; below, it levels off where a whole axis gives a factor of e.
-        sides = [max(n, _REFERENCE_SIDE) if a in self.fixed_step else n for a, n in enumerate(grid)]
-        floor = torch.tensor([1 / max(n - 1, 1) for n in sides]).to(self.rate)
+        floor = torch.tensor([1 / max(n - 1, 1) for n in self._sides(grid)]).to(self.rate)
         rates = floor * F.celu(self.gain * self.rate * stretch / floor)
         return Exponential(rates, self._weight(self.weight), grid, self.one_sided)
 
@@ -73,8 +72,12 @@ class ExponentialRPE(GridRPE):
 
     def _stretch(self, grid: tuple[int, ...]) -> Tensor:
         """The length of a reference axis over that of each axis, (d,); 1 for a fixed step."""
-        sides = (_REFERENCE_SIDE if a in self.fixed_step else n for a, n in enumerate(grid))
-        return torch.tensor([(_REFERENCE_SIDE - 1) / max(n - 1, 1) for n in sides])
+        return torch.tensor([(_REFERENCE_SIDE - 1) / max(n - 1, 1) for n in self._sides(grid)])
+
+    def _sides(self, grid: tuple[int, ...]) -> list[int]:
+        """The lengths of the axes; that of the reference for a fixed step, so that what a rate
+        means does not depend on how many frames there are."""
+        return [_REFERENCE_SIDE if a in self.fixed_step else n for a, n in enumerate(grid)]
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, terms={self.terms}"

@@ -3,11 +3,11 @@ import torch
 import torch.fx
 from timm.layers.attention import Attention
 
-from vit_rpe.attention import MaskedLinearAttention, MaskedSoftmaxAttention
 from vit_rpe.attention.reference import masked_attention
 from vit_rpe.features import PositiveRandomFeatures, ReLUFeatures
+from vit_rpe.layers import MaskedLinearAttention, MaskedSoftmaxAttention
 from vit_rpe.masks import Bordered
-from vit_rpe.rpe import DistanceRPE, ExponentialRPE, GridRPE, OffsetRPE
+from vit_rpe.rpe import DistanceRPE, ExponentialRPE, GridRPE, OffsetRPE, TokenLayout
 
 GRID, PREFIX, DIM, HEADS = (3, 4), 2, 24, 3
 LENGTH = PREFIX + 12
@@ -195,3 +195,25 @@ def test_export_with_a_dynamic_batch():
     program = torch.export.export(layer, (x,), dynamic_shapes={"x": {0: batch}})
     y = torch.randn(5, LENGTH, DIM)
     torch.testing.assert_close(program.module()(y), layer(y), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("floor", [0.0, 0.1])
+def test_padded_keys_leave_no_trace(floor):
+    layer = MaskedLinearAttention(8, 2, floor=floor)
+    x = torch.randn(1, 5, 8)
+    padded = torch.cat([x, torch.randn(1, 4, 8)], 1)
+    keep = torch.tensor([[True] * 5 + [False] * 4])
+    torch.testing.assert_close(layer(padded, attn_mask=keep)[:, :5], layer(x))
+
+
+@pytest.mark.parametrize("make", [linear, softmax])
+def test_a_layout_carries_grids_and_kept_keys(make):
+    layer = make()
+    grids = ((2, 3), (3, 4))
+    x = torch.randn(2, 2 * PREFIX + 18, DIM)
+    keep = torch.rand(2, x.shape[1]) < 0.8
+    packed = layer(x, attn_mask=TokenLayout(grids, keep))
+    parts = zip(*(t.split([PREFIX + 6, PREFIX + 12], 1) for t in (x, keep)), grids, strict=True)
+    alone = [layer(part, TokenLayout((grid,), kept)) for part, kept, grid in parts]
+    torch.testing.assert_close(packed, torch.cat(alone, 1), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(layer(x[:, :LENGTH], TokenLayout()), layer(x[:, :LENGTH]))
