@@ -511,8 +511,13 @@ def test_second_derivatives_are_right_or_refused(name, path):
 @pytest.mark.parametrize("path", ["explicit", "product", "scan"])
 def test_function_transforms(path):
     grid = Exponential(rand(1, 2), rand(1), (3, 4))
-    mask = grid if path == "scan" else Bordered(Toeplitz(rand(5, 5), (3, 3)), 3)
-    q, k, v = (rand(5, 12, 3) for _ in range(3))
+    table = Bordered(Toeplitz(rand(5, 5), (3, 3)), 3)
+    for mask in [grid] if path == "scan" else [table, ZOO["sparse"]()]:
+        check_function_transforms(mask, path)
+
+
+def check_function_transforms(mask: Mask, path: str) -> None:
+    q, k, v = (rand(5, HEADS, mask.length, 3) for _ in range(3))
 
     def loss(q: torch.Tensor) -> torch.Tensor:
         return masked_linear_attention(q, k, v, mask, path=path).square().sum()

@@ -16,15 +16,19 @@ from torch import Tensor
 from vit_rpe.masks import Bordered, Mask, Toeplitz
 
 
-def flex_fits(mask: Mask, nonnegative: bool, *tensors: Tensor) -> bool:
+def flex_fits(
+    mask: Mask, nonnegative: bool, q: Tensor, k: Tensor, v: Tensor, device: str = "cuda"
+) -> bool:
     """On CUDA, without gradients or negative weights, for a table per head, perhaps bordered."""
     inner = mask.inner if isinstance(mask, Bordered) else mask
+    tensors = (q, k, v, *mask.tensors().values(), *inner.tensors().values())
     return (
         isinstance(inner, Toeplitz)
         and len(mask.lead) <= 1
         and nonnegative
-        and all(x.is_cuda and x.ndim == 4 for x in tensors)
-        and not any(x.requires_grad and torch.is_grad_enabled() for x in tensors)
+        and all(x.device.type == device for x in tensors)
+        and all(x.ndim == 4 for x in (q, k, v))
+        and not (torch.is_grad_enabled() and any(x.requires_grad for x in tensors))
         and not torch.compiler.is_compiling()
     )
 

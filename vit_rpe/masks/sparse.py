@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from .base import Mask, as_length, check_columns, check_rows
+from .precision import in_function_transform
 
 # Entries are multiplied in slices of about so many numbers, so that (entries x columns) is never
 # held.
@@ -79,6 +80,10 @@ class Sparse(Mask):
 def sparse_product(row: Tensor, column: Tensor, value: Tensor, x: Tensor, num_rows: int) -> Tensor:
     """S x for a sparse S with entries `value` (..., E): (..., N, C) -> (..., num_rows, C)."""
     dtype = torch.promote_types(torch.promote_types(value.dtype, x.dtype), torch.float32)
+    if in_function_transform():  # torch.func differentiates no function of our own
+        weighed = value.to(dtype)[..., None] * x.to(dtype)[..., column, :]
+        zeros = weighed.new_zeros(*weighed.shape[:-2], num_rows, x.shape[-1])
+        return zeros.index_add(-2, row, weighed).to(x.dtype)
     return _SparseProduct.apply(row, column, value.to(dtype), x.to(dtype), num_rows).to(x.dtype)
 
 
