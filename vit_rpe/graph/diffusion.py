@@ -152,7 +152,10 @@ class _Operator:
         self.place = torch.argsort(self.order)
         row, column = (self.place[torch.cat([end, nodes])] for end in (row, column))
         self.matrix = SparseMatrix(row, column, (n, n))
-        self.value = torch.cat([value, diagonal])[self.matrix.order]
+        self.value = self.matrix.in_order(torch.cat([value, diagonal]))
+        # self-loops share the diagonal's places: a shift is given to one entry of each
+        given = torch.arange(len(row), device=row.device) >= len(value)
+        self.is_diagonal = self.matrix.in_order(given)
         self.interval = self._interval()
         self._scaled: dict[torch.dtype, Tensor] = {}
 
@@ -174,11 +177,7 @@ class _Operator:
     def scaled(self, dtype: torch.dtype) -> Tensor:
         """(S - centre) / radius as a CSR matrix."""
         if dtype not in self._scaled:
-            on_diagonal = self.matrix.row == self.matrix.column
-            shift = torch.zeros_like(self.value)
-            # self-loops share the diagonal's places: the shift is taken from one of them
-            first = on_diagonal & (self.matrix.order >= len(self.adjacency[1]))
-            shift[first] = self.interval.centre
+            shift = self.interval.centre * self.is_diagonal.to(self.value.dtype)
             value = (self.value - shift) / (self.interval.radius or 1.0)
             self._scaled[dtype] = self.matrix.tensor(value.to(dtype))
         return self._scaled[dtype]
@@ -221,7 +220,7 @@ class _Operator:
         pattern, weight = self.adjacency
         n = pattern.shape[0]
         adjacency = weight.new_zeros(n, n)
-        adjacency[pattern.row, pattern.column] = weight[pattern.order]
+        adjacency[pattern.row, pattern.column] = pattern.in_order(weight)
         if self.kind == "adjacency":
             return -adjacency
         laplacian = torch.diag(adjacency.sum(1)) - adjacency
@@ -231,7 +230,8 @@ class _Operator:
 class _Exponential(torch.autograd.Function):
     """y = R exp(-lam S) R^-1 x for a symmetric S and R = diag(root).
 
-    The gradient of x is the transpose's action, R^-1 exp(-lam S) R; d/dlam is -R S R^-1 y.
+    The gradient of x is the transpose's action, R^-1 exp(-lam S) R; d/dlam is -R S R^-1 y. Both
+    can be differentiated again.
     """
 
     @staticmethod
@@ -250,7 +250,7 @@ class _Exponential(torch.autograd.Function):
         grad_x = grad_lam = None
         if ctx.needs_input_grad[0]:
             inverse_root = None if ctx.root is None else 1 / ctx.root
-            grad_x = ctx.operator.apply(grad, lam, ctx.tol, inverse_root)
+            grad_x = _Exponential.apply(grad, lam, ctx.operator, ctx.tol, inverse_root)
         if ctx.needs_input_grad[1]:
             slope = ctx.operator.times(result.flatten(1), ctx.root).view_as(result)
             grad_lam = -(grad * slope).sum((0, 2)).to(lam.dtype)

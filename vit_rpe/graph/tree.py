@@ -32,6 +32,10 @@ class TreeExponential(GraphMask):
     `a` and `b` are numbers or tensors (...), one for each head, and learnable; so are the weights
     of the edges, which are their lengths. `edge_weight=None` is 1 for every edge. Two passes over
     the levels of heavy paths, at most log2 L of them however long the tree is.
+
+    Lengths may be negative, as learned ones become in training; dist is then the signed sum along
+    the path. What passes through a node is as large as M there: with lengths of both signs no
+    entry of M may overflow or underflow x's precision (float32 at least).
     """
 
     tensor_names = ("edge_weight", "a", "b")

@@ -52,11 +52,11 @@ class Visits:
 
     def read(self, values: Tensor, transposed: Tensor, x: Tensor) -> Tensor:
         """Psi x, for values in both orders of the entries."""
-        return self.pattern.product(values, x, transposed.detach())
+        return self.pattern.product(values, x, transposed)
 
     def write(self, values: Tensor, transposed: Tensor, x: Tensor) -> Tensor:
         """Psi^T x."""
-        return self.pattern.mT.product(transposed, x, values.detach())
+        return self.pattern.mT.product(transposed, x, values)
 
     def rows(self, values: Tensor, start: int, stop: int) -> Tensor:
         """Rows of Psi, dense: (..., stop - start, L)."""
