@@ -5,12 +5,13 @@ import torch
 
 from tests.graph.graphs import GRAPH_ZOO
 from tests.masks.contract import MaskContract
-from tests.zoo import BATCH, HEADS, float_tensors, own_tensors, rand, randn, with_tensors
+from tests.zoo import BATCH, HEADS, ZOO, float_tensors, own_tensors, rand, randn, with_tensors
 from vit_rpe.attention import masked_linear_attention
 from vit_rpe.attention.reference import masked_attention
 from vit_rpe.graph import (
     Diffusion,
     Hypercube,
+    SeriesKernel,
     TreeExponential,
     TreeFunction,
     WalkKernel,
@@ -93,6 +94,17 @@ def test_attention_can_be_differentiated_twice(name):
         )
     )
     torch.testing.assert_close(ours, wanted, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", [*GRAPH_ZOO, *ZOO])
+def test_no_token_sees_one_of_another_component(name):
+    mask = (GRAPH_ZOO | ZOO)[name]()
+    part = mask.components()
+    if part is not None:
+        assert part.shape == (mask.length,)
+        assert (mask.dense()[..., part[:, None] != part] == 0).all()
+    elif isinstance(mask, TreeExponential | TreeFunction | Diffusion | WalkKernel | SeriesKernel):
+        pytest.fail("a mask of a graph knows its components")
 
 
 def test_other_values_on_the_same_graph():

@@ -11,11 +11,14 @@ from vit_rpe.graph import (
     DynamicWalks,
     GKATConv,
     RandomWalkMask,
+    TreeExponential,
     WalkKernel,
+    both_directions,
     graphots,
     random_walks,
 )
 from vit_rpe.graph.layer import FEATURE_MAPS
+from vit_rpe.masks import BlockDiagonal, Dense, Ones, Packing, Scaled
 
 DETERMINISTIC = [name for name in FEATURE_MAPS if name != "softmax"]
 WALKS = RandomWalkMask(num_walks=8, length=3)
@@ -70,7 +73,7 @@ def test_additive_is_near_gats_weights():
     conv = GKATConv(5, 4, 3, feature_map="additive")
     q, k, _ = conv.queries_keys_values(torch.randn(9, 5))
     gat = torch.nn.functional.leaky_relu(q + k.mT, 0.2).exp()
-    ratio = conv.kernel(q, k) / gat  # each query has a factor of its own
+    ratio = conv.kernel(q, k, Ones(9)) / gat  # each query has a factor of its own
     spread = ratio.amax(-1) / ratio.amin(-1)
     assert (spread <= 2.0 + 1e-5).all() and (spread > 1.2).any()
 
@@ -177,7 +180,8 @@ def test_attention_at_the_edges_is_that_of_the_matrix(feature_map):
     edges, x = random_graph(12, 20), torch.randn(13, 5)
     conv, _ = pair(feature_map)
     mask = WALKS(edges, 13)
-    phi_q, phi_k = conv.features(*conv.queries_keys_values(x)[:2])
+    q, k, _ = conv.queries_keys_values(x)
+    phi_q, phi_k = conv.query_key_features(q, k, mask)
     matrix = (phi_q @ phi_k.mT) * mask.dense().float()
     assert_close(conv.edge_attention(x, edges, mask), matrix[:, edges[0], edges[1]])
 
@@ -219,3 +223,50 @@ def test_graphots_are_a_kernel_of_features_and_topology():
         graphots(x[:3], mask, 8)
     with pytest.raises(ValueError, match="dim must be at least 1"):
         graphots(x, mask, 0)
+
+
+# --- wide ranges -------------------------------------------------------------------------------
+
+
+def rings(*sizes: int) -> torch.Tensor:
+    """Rings one after the other, as PyG joins graphs."""
+    begin = [sum(sizes[:i]) for i in range(len(sizes))]
+    once = [torch.stack([torch.arange(n), torch.arange(1, n + 1) % n]) + b
+            for n, b in zip(sizes, begin, strict=True)]  # fmt: skip
+    return both_directions(torch.cat(once, 1))
+
+
+@pytest.mark.parametrize("explicit", [False, True])
+@pytest.mark.parametrize("scale", [150.0, 2000.0])
+@pytest.mark.parametrize(
+    "make",
+    [
+        WALKS,
+        lambda e, n, w: Diffusion(e, 0.5, num_nodes=n),
+        lambda e, n, w: TreeExponential(e[:, (e[0] - e[1]).abs() == 1], num_nodes=n),
+        lambda e, n, w: BlockDiagonal([Diffusion(rings(12)), Diffusion(rings(9))]),
+        lambda e, n, w: Scaled(Packing((torch.arange(n) < 12).long()), right=torch.rand(n)),
+    ],
+)
+def test_a_loud_graph_does_not_hush_the_others(make, scale, explicit):
+    """Additive features are exponentials: each graph of a batch has a scale of its own."""
+    torch.manual_seed(0)
+    conv = GKATConv(5, 4, 3, feature_map="additive", explicit=explicit)
+    mask, x = make(rings(12, 9), 21, None), torch.randn(21, 5)
+    x[12:] *= scale
+    out = conv(x, mask=mask)
+    quiet = conv(x[:12], mask=Dense(mask.dense()[:12, :12]))
+    assert_close(out[:12], quiet, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("explicit", [False, True])
+def test_one_graph_with_a_wide_range(explicit):
+    """A long ring, loud on one side: float32 cannot hold all keys at one scale."""
+    torch.manual_seed(0)
+    conv = GKATConv(5, 4, 3, feature_map="additive", explicit=explicit)
+    mask, x = WALKS(rings(60), 60, None), torch.randn(60, 5)
+    x[30:] *= 150
+    out = conv(x, mask=mask)
+    assert out.dtype == torch.float32
+    expected = conv.double()(x.double(), mask=mask).float()
+    assert_close(out[:30], expected[:30], rtol=1e-3, atol=1e-4)

@@ -6,6 +6,7 @@ Shapes: L nodes, H heads, C columns.
 from __future__ import annotations
 
 from copy import copy
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -17,7 +18,7 @@ from vit_rpe.masks.base import check_columns, check_rows
 from .base import Folded, GraphMask, as_values
 from .chebyshev import Interval, coefficients, expand, spectral_interval
 from .csr import SparseMatrix, block_width, local_order
-from .edges import as_graph, coalesce
+from .edges import as_graph, coalesce, connected_components
 
 KINDS = ("laplacian", "normalized", "adjacency")
 
@@ -108,6 +109,9 @@ class Diffusion(GraphMask):
         noise = matrix.abs() <= torch.finfo(matrix.dtype).eps * norm
         return matrix.masked_fill(noise | ((matrix < 0) & (self.lam[..., None, None] >= 0)), 0.0)
 
+    def components(self) -> Tensor:
+        return self.operator.components
+
     def cost(self, columns: int) -> float:
         # lam may be learned and is not looked at: about so many products at the scale of lam = 1
         products = 15 + 3 * self.operator.interval.radius**0.5
@@ -158,6 +162,11 @@ class _Operator:
         self.is_diagonal = self.matrix.in_order(given)
         self.interval = self._interval()
         self._scaled: dict[torch.dtype, Tensor] = {}
+
+    @cached_property
+    def components(self) -> Tensor:
+        pattern = self.adjacency[0]
+        return connected_components(pattern.row, pattern.column, pattern.shape[0])
 
     def _interval(self) -> Interval:
         """That of the spectrum; what is known for certain bounds what Lanczos saw."""

@@ -15,7 +15,7 @@ from vit_rpe.masks.base import check_columns, check_rows
 
 from .base import GraphMask, as_values
 from .csr import block_width
-from .edges import as_count, as_graph, as_probability, coalesce
+from .edges import as_count, as_graph, as_probability, coalesce, connected_components
 from .visits import Features, Visits, dense_features, feature_product
 from .walks import Walks
 
@@ -164,6 +164,9 @@ class WalkKernel(GraphMask):
         psi = self.visits.pattern.tensor(self._features().scaled_values().detach())
         return LowRank(psi, psi)
 
+    def components(self) -> Tensor:
+        return self.visits.components
+
     def cost(self, columns: int) -> float:
         return 4.0 * columns * self.visits.pattern.num_entries
 
@@ -243,6 +246,12 @@ class SeriesKernel(GraphMask):
         check_rows(start, stop, self.length)
         left, right = self._features()
         return right.read(left.rows(start, stop).mT).mT
+
+    def components(self) -> Tensor:
+        """Those of both sets of walks, joined where they overlap."""
+        nodes = torch.arange(self.length, device=self.left.components.device).repeat(2)
+        met = torch.cat([self.left.components, self.right.components])
+        return connected_components(nodes, met, self.length)
 
     def cost(self, columns: int) -> float:
         return 2.0 * columns * (self.left.pattern.num_entries + self.right.pattern.num_entries)

@@ -185,7 +185,7 @@ class GKATConv(nn.Module):
         return x.unflatten(-1, (self.heads, -1)).movedim(1, 0)
 
     def _linear(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> Tensor:
-        phi_q, phi_k = self.features(q, k)
+        phi_q, phi_k = self.query_key_features(q, k, mask)
         # whole cache lines of columns, even where one column is large
         least = _BLOCK * _LIVE * v.element_size() * v.shape[0] * v.shape[1]
         budget = max(64 << 20, least)
@@ -193,18 +193,25 @@ class GKATConv(nn.Module):
 
     def _explicit(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> Tensor:
         """GKAT-0: the L x L matrix, by brute force."""
-        weights = self.kernel(q, k) * mask.dense().to(q.dtype)
+        weights = self.kernel(q, k, mask)
+        weights = weights * mask.dense().to(weights.dtype)
         absolute = weights.detach().abs().sum(-1, keepdim=True)
         weights = weights / safe_denominator(weights.sum(-1, keepdim=True), absolute)
-        return nn.functional.dropout(weights, self.dropout, self.training) @ v
+        return nn.functional.dropout(weights.to(v.dtype), self.dropout, self.training) @ v
 
-    def kernel(self, q: Tensor, k: Tensor) -> Tensor:
-        """K for all pairs, up to a factor for each query: (H, L, L)."""
+    def query_key_features(self, q: Tensor, k: Tensor, mask: Mask) -> tuple[Tensor, Tensor]:
+        """phi(q) and phi(k), (H, L, M) each, up to factors that cancel under this mask."""
+        if isinstance(self.features, AdditiveFeatures):
+            q, k = self.features.leveled(q, k, mask)
+        return self.features(q, k)
+
+    def kernel(self, q: Tensor, k: Tensor, mask: Mask) -> Tensor:
+        """K for all pairs that the mask joins, up to a factor for each query: (H, L, L)."""
         if isinstance(self.features, PositiveRandomFeatures):
             q, k = (self.features.prepare(x) * self.features.scale for x in (q, k))
             logits = q @ k.mT
             return (logits - logits.detach().amax(-1, keepdim=True)).exp()
-        phi_q, phi_k = self.features(q, k)
+        phi_q, phi_k = self.query_key_features(q, k, mask)
         return phi_q @ phi_k.mT
 
     def edge_attention(self, x: Tensor, edge_index: Tensor, mask: WalkKernel) -> Tensor:
@@ -213,7 +220,8 @@ class GKATConv(nn.Module):
         Without gradients: probabilities of walks are made of it.
         """
         with torch.no_grad():
-            phi_q, phi_k = self.features(*self.queries_keys_values(x)[:2])
+            q, k, _ = self.queries_keys_values(x)
+            phi_q, phi_k = self.query_key_features(q, k, mask)
             kernel = _edge_dots(phi_q, phi_k, edge_index)
             return kernel * mask.at(edge_index[0], edge_index[1]).to(kernel.dtype)
 

@@ -104,6 +104,9 @@ class TreeExponential(GraphMask):
         exponent = self.a[..., None, None] * distance + self.b[..., None, None]
         return exponent.masked_fill(apart, -torch.inf).exp()
 
+    def components(self) -> Tensor:
+        return self.forest.tree
+
     def cost(self, columns: int) -> float:
         return 60.0 * self.length * columns
 
@@ -220,6 +223,9 @@ class TreeFunction(GraphMask):
     def _weights(self, hops: Tensor) -> Tensor:
         weights = self.values[..., hops.clamp(min=0)]
         return weights.masked_fill(hops < 0, 0.0)
+
+    def components(self) -> Tensor:
+        return self.forest.tree
 
     def cost(self, columns: int) -> float:
         work = 8.0 * self.forest.diameter if self.by_histogram else 40.0 * self._rounds

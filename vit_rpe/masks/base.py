@@ -58,6 +58,14 @@ class Mask(abc.ABC):
         with it, to tell a row that is empty from one that is merely small.
         """
 
+    def components(self) -> Tensor | None:
+        """Parts of the tokens, as one number for each, (L,): no token sees one of another part.
+
+        None: they are one part, or it is not known. Attention divides by the sum over a part, so
+        that a factor of its keys cancels, and parts need not have the same one.
+        """
+        return None
+
     def prepared(self, dtype: torch.dtype) -> Mask:
         """The same mask, ready for many products with columns of `dtype`."""
         return self

@@ -221,6 +221,9 @@ class Scaled(Mask):
         )
         return Scaled(self.inner.magnitude(), left, right)
 
+    def components(self) -> Tensor | None:
+        return self.inner.components()
+
     def compute_dtype(self, dtype: torch.dtype) -> torch.dtype:
         return self.inner.compute_dtype(dtype)
 
@@ -280,6 +283,10 @@ class BlockDiagonal(Mask):
 
     def magnitude(self) -> Mask:
         return BlockDiagonal([mask.magnitude() for mask in self.masks])
+
+    def components(self) -> Tensor | None:
+        """The blocks, each as one part."""
+        return torch.arange(len(self.masks)).repeat_interleave(torch.tensor(self.lengths))
 
     def compute_dtype(self, dtype: torch.dtype) -> torch.dtype:
         return _widest([mask.compute_dtype(dtype) for mask in self.masks])

@@ -164,6 +164,9 @@ class Packing(Mask):
     def magnitude(self) -> Mask:
         return self
 
+    def components(self) -> Tensor | None:
+        return self.segments if self.segments.ndim == 1 else None
+
 
 class Dense(Mask):
     """Any matrix, (..., L, L), multiplied as it is: O(L^2). The definition of every other mask."""
