@@ -123,8 +123,8 @@ class WalkKernel(GraphMask):
     def _scale(self, values: Tensor) -> Tensor:
         """1 / |psi[i]|^alpha, (..., L)."""
         ones = torch.ones(self.length, 1, dtype=values.dtype, device=values.device)
-        squares = self.visits.pattern.product(values.square(), ones)
-        return squares.squeeze(-1) ** (-self.alpha / 2)
+        squares = self.visits.pattern.product(values.square(), ones).squeeze(-1)
+        return 1 / _power(squares, self.alpha / 2)
 
     def prepared(self, dtype: torch.dtype) -> Mask:
         """With its features at hand."""
@@ -142,7 +142,7 @@ class WalkKernel(GraphMask):
             psi = self.visits.rows(self.visits.values(self._coefficients()), 0, self.length)
         else:
             psi = dense_features(self.walks, self._coefficients())
-        psi = psi / torch.linalg.vector_norm(psi, dim=-1, keepdim=True) ** self.alpha
+        psi = psi / _power(torch.linalg.vector_norm(psi, dim=-1, keepdim=True), self.alpha)
         return psi @ psi.mT
 
     def rows(self, start: int, stop: int) -> Tensor:
@@ -260,6 +260,11 @@ class SeriesKernel(GraphMask):
         return self.with_values(coefficients=self.coefficients.detach().abs())
 
 
+def _power(size: Tensor, exponent: float) -> Tensor:
+    """size^exponent to divide by; infinity for 0, so that visits that cancel leave an empty row."""
+    return size.masked_fill(size == 0, torch.inf) ** exponent
+
+
 def _check_walks(walks: object, name: str) -> None:
     if not isinstance(walks, Walks):
         raise ValueError(f"{name} must be what random_walks returns, got {type(walks).__name__}")
@@ -319,5 +324,5 @@ def expected_walk_kernel(
         psi = eye.expand(*rate.shape[:-2], *eye.shape)
         for _ in range(length):  # Horner's scheme
             psi = eye + rate * (step @ psi)
-    psi = psi / torch.linalg.vector_norm(psi, dim=-1, keepdim=True) ** alpha
+    psi = psi / _power(torch.linalg.vector_norm(psi, dim=-1, keepdim=True), alpha)
     return Dense(psi @ psi.mT)
