@@ -88,3 +88,19 @@ def test_connected_components_are_the_trees_of_a_forest(sizes):
     tree = Forest(edges, sum(sizes)).tree
     once = edges[:, edges[0] < edges[1]]
     assert connected_components(*once, sum(sizes)).equal(tree)
+
+
+@pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
+def test_a_gradient_to_the_weights_is_given_or_refused(make):
+    weight = torch.ones(4, requires_grad=True)
+    with torch.no_grad():
+        make(PATH, 3, weight)
+    made = make(PATH, 3, weight.detach())
+    if isinstance(made, TreeFunction):  # has no use for weights
+        return
+    if isinstance(made, TreeExponential):
+        make(PATH, 3, weight).matmul(torch.rand(3, 1)).sum().backward()
+        assert weight.grad is not None and (weight.grad != 0).all()
+    else:
+        with pytest.raises(ValueError, match="edge_weight requires a gradient, but this mask"):
+            make(PATH, 3, weight)

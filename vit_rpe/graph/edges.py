@@ -6,6 +6,8 @@ made of what these functions return.
 
 from __future__ import annotations
 
+import hashlib
+
 import torch
 from torch import Tensor
 
@@ -19,11 +21,13 @@ def as_graph(
     *,
     undirected: bool = True,
     nonnegative: bool = True,
+    learnable: bool = False,
 ) -> int:
     """The number of nodes of a graph whose edges and weights are sound, else a ValueError.
 
     Without `num_nodes` the last node is the largest index, as in PyG. An `undirected` graph has
-    every edge in both directions, with one weight.
+    every edge in both directions, with one weight. Weights that want a gradient are refused unless
+    they are `learnable`: a gradient must not be lost without a word.
     """
     _check_index(edge_index)
     if num_nodes is None:
@@ -38,6 +42,11 @@ def as_graph(
         )
     if edge_weight is not None:
         _check_weight(edge_weight, edge_index.shape[1], nonnegative)
+        if edge_weight.requires_grad and torch.is_grad_enabled() and not learnable:
+            raise ValueError(
+                "edge_weight requires a gradient, but this mask passes none to the weights of "
+                "edges: detach it, or use TreeExponential, which learns the lengths of edges"
+            )
     if undirected:
         _check_undirected(edge_index, edge_weight, num_nodes)
     return num_nodes
@@ -136,6 +145,16 @@ def connected_components(row: Tensor, column: Tensor, num_nodes: int) -> Tensor:
         if found.equal(least):
             return least
         least = found
+
+
+def graph_digest(edge_index: Tensor, num_nodes: int, edge_weight: Tensor | None) -> str:
+    """A name for a graph, that of its edges in this order, and of their weights."""
+    digest = hashlib.sha256(str(num_nodes).encode())
+    for part in (edge_index, edge_weight):
+        if part is not None:
+            numbers = part.detach().cpu().contiguous()
+            digest.update(numbers.view(torch.uint8).numpy().data)  # numpy knows no bfloat16
+    return digest.hexdigest()[:32]
 
 
 def edge_weights(edge_index: Tensor, edge_weight: Tensor | None) -> Tensor:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +13,9 @@ from torch_geometric.data import Data
 from torch_geometric.transforms import BaseTransform
 
 from .csr import SparseMatrix
-from .edges import as_graph, row_starts
+from .edges import as_graph, graph_digest, row_starts
 from .kernels import WalkKernel
-from .layer import RandomWalkMask
+from .makers import RandomWalkMask
 from .visits import Visits
 from .walks import random_walks
 
@@ -38,7 +37,7 @@ class RandomWalkKernel(BaseTransform):
     def forward(self, data: Any) -> Any:
         n = int(data.num_nodes or 0)
         weight = data.edge_weight if "edge_weight" in data else None
-        key = _digest(data.edge_index, n, weight)
+        key = graph_digest(data.edge_index, n, weight)
         if key not in self._cache:
             self._cache[key] = self._draw(data.edge_index, n, weight, int(key[:12], 16))
         data.walk_index, data.walk_count = self._cache[key]
@@ -80,14 +79,6 @@ class RandomWalkKernel(BaseTransform):
 
     def __repr__(self) -> str:
         return f"RandomWalkKernel({self.walks.num_walks}, {self.walks.length}, {self.walks.seed})"
-
-
-def _digest(edge_index: Tensor, num_nodes: int, weight: Tensor | None) -> str:
-    digest = hashlib.sha256(str(num_nodes).encode())
-    for part in (edge_index, weight):
-        if part is not None:
-            digest.update(part.detach().cpu().contiguous().numpy().tobytes())
-    return digest.hexdigest()[:32]
 
 
 def walk_mask(data: Data | Any, lam: float | Tensor = 1.0, alpha: float = 1.0) -> WalkKernel:

@@ -48,7 +48,9 @@ class TreeExponential(GraphMask):
         b: float | Tensor = 0.0,
         num_nodes: int | None = None,
     ):
-        self.length = as_graph(edge_index, num_nodes, edge_weight, nonnegative=False)
+        self.length = as_graph(
+            edge_index, num_nodes, edge_weight, nonnegative=False, learnable=True
+        )
         self.forest = Forest(edge_index, self.length)
         self.paths = HeavyPaths(self.forest)
         self.num_edges = edge_index.shape[1]
