@@ -6,8 +6,6 @@ made of what these functions return.
 
 from __future__ import annotations
 
-import hashlib
-
 import torch
 from torch import Tensor
 
@@ -22,14 +20,15 @@ def as_graph(
     undirected: bool = True,
     nonnegative: bool = True,
     learnable: bool = False,
+    name: str = "edge_index",
 ) -> int:
     """The number of nodes of a graph whose edges and weights are sound, else a ValueError.
 
     Without `num_nodes` the last node is the largest index, as in PyG. An `undirected` graph has
     every edge in both directions, with one weight. Weights that want a gradient are refused unless
-    they are `learnable`: a gradient must not be lost without a word.
+    they are `learnable`: a gradient must not be lost without a word. Errors call the edges `name`.
     """
-    _check_index(edge_index)
+    _check_index(edge_index, name)
     if num_nodes is None:
         num_nodes = int(edge_index.max()) + 1 if edge_index.numel() else 0
     num_nodes = as_length(as_count(num_nodes, "num_nodes"))
@@ -37,7 +36,7 @@ def as_graph(
     if outside.any():
         edge = int(outside.any(0).nonzero()[0])
         raise ValueError(
-            f"edge_index: edge {edge} joins {edge_index[:, edge].tolist()}, "
+            f"{name}: edge {edge} joins {edge_index[:, edge].tolist()}, "
             f"but nodes go from 0 to {num_nodes - 1}"
         )
     if edge_weight is not None:
@@ -52,12 +51,12 @@ def as_graph(
     return num_nodes
 
 
-def _check_index(edge_index: Tensor) -> None:
+def _check_index(edge_index: Tensor, name: str) -> None:
     if not isinstance(edge_index, Tensor):
-        raise ValueError(f"edge_index must be a tensor, got {type(edge_index).__name__}")
+        raise ValueError(f"{name} must be a tensor, got {type(edge_index).__name__}")
     if edge_index.ndim != 2 or edge_index.shape[0] != 2 or edge_index.dtype != torch.int64:
         raise ValueError(
-            "edge_index must be int64 of shape (2, E), "
+            f"{name} must be int64 of shape (2, E), "
             f"got {edge_index.dtype} {tuple(edge_index.shape)}"
         )
 
@@ -145,16 +144,6 @@ def connected_components(row: Tensor, column: Tensor, num_nodes: int) -> Tensor:
         if found.equal(least):
             return least
         least = found
-
-
-def graph_digest(edge_index: Tensor, num_nodes: int, edge_weight: Tensor | None) -> str:
-    """A name for a graph, that of its edges in this order, and of their weights."""
-    digest = hashlib.sha256(str(num_nodes).encode())
-    for part in (edge_index, edge_weight):
-        if part is not None:
-            numbers = part.detach().cpu().contiguous()
-            digest.update(numbers.view(torch.uint8).numpy().data)  # numpy knows no bfloat16
-    return digest.hexdigest()[:32]
 
 
 def edge_weights(edge_index: Tensor, edge_weight: Tensor | None) -> Tensor:

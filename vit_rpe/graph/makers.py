@@ -10,7 +10,7 @@ from torch import Tensor
 
 from vit_rpe.masks import Mask
 
-from .edges import graph_digest
+from .identity import graph_digest
 from .kernels import WalkKernel
 from .walks import random_walks
 
