@@ -24,7 +24,7 @@ class Mask(abc.ABC):
     length: int
     row_block: int = 1
     """`rows` is cheapest for ranges that start and stop at multiples of this."""
-    by_rows: ClassVar[bool] = False
+    by_rows: bool = False
     """Whether `matmul` likes columns that are stored row by row (sparse products), not one by one
     (transforms)."""
     tensor_names: ClassVar[tuple[str, ...]] = ()

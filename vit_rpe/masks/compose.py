@@ -45,6 +45,7 @@ class Bordered(Mask):
         self.inner = inner
         self.prefix = prefix
         self.length = prefix + inner.length
+        self.by_rows = inner.by_rows
         self.row = row
         self.column = column
         self.corner = corner
@@ -111,6 +112,10 @@ class Bordered(Mask):
         )
         return Bordered(self.inner.magnitude(), self.prefix, row, column, corner)
 
+    def prepared(self, dtype: torch.dtype) -> Mask:
+        inner = self.inner.prepared(dtype)
+        return Bordered(inner, self.prefix, self.row, self.column, self.corner)
+
     def compute_dtype(self, dtype: torch.dtype) -> torch.dtype:
         return self.inner.compute_dtype(dtype)
 
@@ -132,6 +137,7 @@ class Sum(Mask):
             )
         self.length = lengths.pop()
         self.row_block = max(mask.row_block for mask in self.masks)
+        self.by_rows = all(mask.by_rows for mask in self.masks)
 
     @property
     def lead(self) -> torch.Size:
@@ -181,6 +187,7 @@ class Scaled(Mask):
         self.inner = inner
         self.length = inner.length
         self.row_block = inner.row_block
+        self.by_rows = inner.by_rows
         self.left = left
         self.right = right
 
@@ -221,6 +228,9 @@ class Scaled(Mask):
         )
         return Scaled(self.inner.magnitude(), left, right)
 
+    def prepared(self, dtype: torch.dtype) -> Mask:
+        return Scaled(self.inner.prepared(dtype), self.left, self.right)
+
     def components(self) -> Tensor | None:
         return self.inner.components()
 
@@ -241,6 +251,7 @@ class BlockDiagonal(Mask):
     def __init__(self, masks: Sequence[Mask]):
         self.masks = tuple(masks)
         self.length = as_length(sum(mask.length for mask in self.masks))
+        self.by_rows = all(mask.by_rows for mask in self.masks)
 
     @property
     def lengths(self) -> list[int]:
@@ -283,6 +294,9 @@ class BlockDiagonal(Mask):
 
     def magnitude(self) -> Mask:
         return BlockDiagonal([mask.magnitude() for mask in self.masks])
+
+    def prepared(self, dtype: torch.dtype) -> Mask:
+        return BlockDiagonal([mask.prepared(dtype) for mask in self.masks])
 
     def components(self) -> Tensor | None:
         """The blocks, each as one part."""
