@@ -119,10 +119,12 @@ def _check_graphs(data: Any) -> None:
     if "walk_graph" not in data or "edge_index" not in data:  # there is nothing to compare
         return
     walked, here = data.walk_graph, _graphs(data)
-    same = (walked == here).all(1) if walked.shape == here.shape else here.new_zeros(len(here))
-    if not same.all():
-        graph = f"graph {int(same.long().argmin())} of the batch: " if len(here) > 1 else ""
-        raise ValueError(
-            f"{graph}walk_index is that of another graph: its nodes, edges or weights have changed "
-            "since; apply RandomWalkKernel after whatever changes them"
-        )
+    if walked.equal(here):
+        return
+    graph = ""
+    if walked.shape == here.shape and len(here) > 1:
+        graph = f"graph {int((walked == here).all(1).long().argmin())} of the batch: "
+    raise ValueError(
+        f"{graph}walk_index is that of another graph: its nodes, edges or weights have changed "
+        "since; apply RandomWalkKernel after whatever changes them"
+    )
