@@ -29,6 +29,14 @@ def test_the_examples_of_gkat_run_as_written(tmp_path, monkeypatch):
     names = run_examples((ROOT / "docs" / "gkat.md").read_text(), tmp_path, monkeypatch)
     assert names["out"].shape == (30, 32) and names["logits"].shape == (4, 2)
     assert names["sketch"].shape == (30, 64) and names["walks"].draws == 4
+    assert names["fresh"].shape == names["fixed"].shape == (30, 32)
+
+
+def test_the_examples_of_graphs_run_as_written(tmp_path, monkeypatch):
+    names = run_examples((ROOT / "docs" / "graphs.md").read_text(), tmp_path, monkeypatch)
+    assert names["out"].shape == (2, 30, 8) and torch.isfinite(names["out"]).all()
+    grad = names["attention"].log_lam.grad
+    assert torch.isfinite(grad).all() and (grad != 0).all()
 
 
 def test_the_examples_of_video_run_as_written(tmp_path, monkeypatch):

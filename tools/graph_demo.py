@@ -88,11 +88,12 @@ def motifs(args: argparse.Namespace) -> dict[str, float]:
     """Accuracy of both models on graphs that they were not trained on."""
     transform = RandomWalkKernel(num_walks=50, length=3)
     start = perf_counter()
+    unseen = max(1, args.pairs // 3)
     train, test = (
         [_batch([transform(g) for g in graphs[i : i + 128]]) for i in range(0, len(graphs), 128)]
-        for graphs in (motif_set(args.pairs, args.seed), motif_set(args.pairs // 3, args.seed + 1))
+        for graphs in (motif_set(args.pairs, args.seed), motif_set(unseen, args.seed + 1))
     )
-    print(f"{args.pairs} + {args.pairs // 3} pairs of graphs: {perf_counter() - start:.0f} s")
+    print(f"{args.pairs} + {unseen} pairs of graphs: {perf_counter() - start:.0f} s")
     models: dict[str, Callable[[], nn.Module]] = {
         "GKAT": lambda: MotifGKAT(args.feature_map),
         "GAT": GATGraphClassifier,

@@ -17,7 +17,8 @@ from vit_rpe.graph import GKATConv, RandomWalkMask, WalkKernel, graphots
 @torch.no_grad()
 def attention_row(conv: GKATConv, x: Tensor, mask: WalkKernel, node: int) -> Tensor:
     """What a node attends to, the mean over heads: (L,)."""
-    phi_q, phi_k = conv.features(*conv.queries_keys_values(x)[:2])
+    q, k, _ = conv.queries_keys_values(x)
+    phi_q, phi_k = conv.query_key_features(q, k, mask)
     row = (phi_q[:, node : node + 1] @ phi_k.mT)[:, 0] * mask.rows(node, node + 1)[0].to(x.dtype)
     return (row / row.sum(-1, keepdim=True)).mean(0)
 

@@ -72,6 +72,11 @@ def symmetric_weights(edge_index: Tensor) -> Tensor:
     return rand(int(edge_index.max()) + 1 if edge_index.numel() else 1, 2)[low, 0] * (1 + high % 3)
 
 
+def signed_weights(edge_index: Tensor) -> Tensor:
+    """The same with signs, so that a path may lead back to where it came from."""
+    return symmetric_weights(edge_index) * (1 - 2 * (edge_index.sum(0) % 2))
+
+
 FOREST = random_forest(7, 4, 1, 3)
 GRAPH = random_graph(9, 14)  # of 11 nodes: two have no edge at least
 
@@ -101,6 +106,9 @@ GRAPH_ZOO: dict[str, Callable[[], Mask]] = {
     ),
     "tree_exponential_growing": lambda: TreeExponential(
         FOREST, symmetric_weights(FOREST), rand(HEADS) / 4, randn(HEADS, 1)[:, 0], 17
+    ),
+    "tree_exponential_signed": lambda: TreeExponential(
+        FOREST, signed_weights(FOREST), -rand(HEADS), randn(HEADS), 17
     ),
     "tree_exponential_one_head": lambda: TreeExponential(FOREST, None, -0.3, 0.1, 15),
     "tree_function_centroid": lambda: TreeFunction(FOREST, randn(HEADS, 9), 17, "centroid"),

@@ -5,12 +5,13 @@ import torch
 
 from tests.graph.graphs import GRAPH_ZOO
 from tests.masks.contract import MaskContract
-from tests.zoo import BATCH, HEADS, float_tensors, rand, randn
+from tests.zoo import BATCH, HEADS, ZOO, float_tensors, own_tensors, rand, randn, with_tensors
 from vit_rpe.attention import masked_linear_attention
 from vit_rpe.attention.reference import masked_attention
 from vit_rpe.graph import (
     Diffusion,
     Hypercube,
+    SeriesKernel,
     TreeExponential,
     TreeFunction,
     WalkKernel,
@@ -58,6 +59,52 @@ def test_attention_teaches_the_values_of_a_mask(name):
     for grad in grads:
         torch.testing.assert_close(grad, expected, rtol=1e-5, atol=1e-7)
     assert any(float(g.abs().max()) > 1e-4 for g in expected)
+
+
+def twice_differentiated(product, x, values):
+    """Gradients of the gradients of x and of the values, with an outer one that is learned."""
+    g = torch.linspace(-1, 1, x.numel(), dtype=x.dtype).view_as(x).requires_grad_()
+    first = torch.autograd.grad(product, [x, *values], g, create_graph=True, materialize_grads=True)
+    total = sum((f.square().sum() for f in first), x.new_zeros(()))
+    return torch.autograd.grad(total, [x, *values, g], materialize_grads=True)
+
+
+@pytest.mark.parametrize("name", GRAPH_ZOO)
+def test_products_can_be_differentiated_twice(name):
+    mask = GRAPH_ZOO[name]()
+    values = own_tensors(mask)
+    mask = with_tensors(mask, values)
+    x = randn(HEADS, mask.length, 2).requires_grad_()
+    ours = twice_differentiated(mask.matmul(x), x, values)
+    wanted = twice_differentiated(mask.dense() @ x, x, values)
+    torch.testing.assert_close(ours, wanted, rtol=1e-6, atol=1e-8)
+
+
+@pytest.mark.parametrize("name", ["diffusion_normalized", "series_kernel", "walk_kernel"])
+def test_attention_can_be_differentiated_twice(name):
+    mask = GRAPH_ZOO[name]()
+    values = own_tensors(mask)
+    mask = with_tensors(mask, values)
+    x, k = randn(HEADS, mask.length, 2).requires_grad_(), rand(HEADS, mask.length, 2)
+    ours, wanted = (
+        twice_differentiated(out, x, values)
+        for out in (
+            masked_linear_attention(k, k, x, mask, path="product"),
+            masked_attention(k, k, x, mask),
+        )
+    )
+    torch.testing.assert_close(ours, wanted, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", [*GRAPH_ZOO, *ZOO])
+def test_no_token_sees_one_of_another_component(name):
+    mask = (GRAPH_ZOO | ZOO)[name]()
+    part = mask.components()
+    if part is not None:
+        assert part.shape == (mask.length,)
+        assert (mask.dense()[..., part[:, None] != part] == 0).all()
+    elif isinstance(mask, TreeExponential | TreeFunction | Diffusion | WalkKernel | SeriesKernel):
+        pytest.fail("a mask of a graph knows its components")
 
 
 def test_other_values_on_the_same_graph():

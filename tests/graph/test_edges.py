@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from tests.graph.graphs import EMPTY
+from tests.graph.graphs import EMPTY, random_forest
 from tests.zoo import rand
 from vit_rpe.graph import (
     Diffusion,
@@ -15,6 +15,8 @@ from vit_rpe.graph import (
     random_walks,
     shortest_paths,
 )
+from vit_rpe.graph.edges import connected_components
+from vit_rpe.graph.forest import Forest
 
 MAKERS = {
     "TreeExponential": lambda e, n, w: TreeExponential(e, w, -1.0, 0.0, n),
@@ -78,3 +80,27 @@ def test_lattices():
     assert hypercube_edges(3).shape == (2, 24) and hypercube_edges(0).shape == (2, 0)
     with pytest.raises(ValueError, match="dimensions, got -1"):
         hypercube_edges(-1)
+
+
+@pytest.mark.parametrize("sizes", [(1,), (500,), (7, 4, 1, 30), (64, 64, 64, 64, 64)])
+def test_connected_components_are_the_trees_of_a_forest(sizes):
+    edges = random_forest(*sizes)
+    tree = Forest(edges, sum(sizes)).tree
+    once = edges[:, edges[0] < edges[1]]
+    assert connected_components(*once, sum(sizes)).equal(tree)
+
+
+@pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
+def test_a_gradient_to_the_weights_is_given_or_refused(make):
+    weight = torch.ones(4, requires_grad=True)
+    with torch.no_grad():
+        make(PATH, 3, weight)
+    made = make(PATH, 3, weight.detach())
+    if isinstance(made, TreeFunction):  # has no use for weights
+        return
+    if isinstance(made, TreeExponential):
+        make(PATH, 3, weight).matmul(torch.rand(3, 1)).sum().backward()
+        assert weight.grad is not None and (weight.grad != 0).all()
+    else:
+        with pytest.raises(ValueError, match="edge_weight requires a gradient, but this mask"):
+            make(PATH, 3, weight)

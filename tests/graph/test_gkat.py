@@ -1,21 +1,27 @@
 """GKATConv is its definition, whatever the kernel; it knows graphs, batches and nothing else."""
 
+import copy
+
 import pytest
 import torch
 from torch.testing import assert_close
 
 from tests.graph.graphs import EMPTY, GRAPH_ZOO, random_graph, random_tree
-from vit_rpe.features import PositiveRandomFeatures
+from vit_rpe.features import FeatureMap, PositiveRandomFeatures
 from vit_rpe.graph import (
     Diffusion,
     DynamicWalks,
     GKATConv,
     RandomWalkMask,
+    TreeExponential,
     WalkKernel,
+    both_directions,
     graphots,
+    makers,
     random_walks,
 )
 from vit_rpe.graph.layer import FEATURE_MAPS
+from vit_rpe.masks import BlockDiagonal, Dense, Ones, Packing, Scaled
 
 DETERMINISTIC = [name for name in FEATURE_MAPS if name != "softmax"]
 WALKS = RandomWalkMask(num_walks=8, length=3)
@@ -27,7 +33,7 @@ def pair(feature_map: str, **options) -> tuple[GKATConv, GKATConv]:
     make = {"feature_map": feature_map, "mask": WALKS, **options}
     linear, explicit = GKATConv(5, 4, 3, **make), GKATConv(5, 4, 3, explicit=True, **make)
     explicit.load_state_dict(linear.state_dict())
-    return linear, explicit
+    return linear.eval(), explicit.eval()  # in training each would draw walks of its own
 
 
 @pytest.mark.parametrize("feature_map", DETERMINISTIC)
@@ -70,7 +76,7 @@ def test_additive_is_near_gats_weights():
     conv = GKATConv(5, 4, 3, feature_map="additive")
     q, k, _ = conv.queries_keys_values(torch.randn(9, 5))
     gat = torch.nn.functional.leaky_relu(q + k.mT, 0.2).exp()
-    ratio = conv.kernel(q, k) / gat  # each query has a factor of its own
+    ratio = conv.kernel(q, k, Ones(9)) / gat  # each query has a factor of its own
     spread = ratio.amax(-1) / ratio.amin(-1)
     assert (spread <= 2.0 + 1e-5).all() and (spread > 1.2).any()
 
@@ -150,6 +156,15 @@ def test_cached_masks_are_made_once():
         (lambda: GKATConv(5, 4)(torch.ones(3, 4), EMPTY), r"shape \(nodes, 5\), got \(3, 4\)"),
         (lambda: GKATConv(5, 4)(torch.ones(3, 5)), "needs edge_index, or a mask"),
         (
+            lambda: GKATConv(5, 4, mask=GRAPH_ZOO["walk_kernel"]()),
+            r"\(edge_index, num_nodes, edge_weight\) .* got a WalkKernel: .*forward\(x, mask=",
+        ),
+        (
+            lambda: GKATConv(5, 4, mask=Diffusion),
+            r"got the class Diffusion: .* Diffusion\(edge_index, num_nodes=n, \.\.\.\)",
+        ),
+        (lambda: GKATConv(5, 4, mask="rwgnk"), "makes a mask, got 'rwgnk'"),
+        (
             lambda: GKATConv(5, 4)(torch.ones(3, 5), torch.tensor([[0], [3]])),
             r"edge 0 joins \[0, 3\], but nodes go from 0 to 2",
         ),
@@ -158,6 +173,93 @@ def test_cached_masks_are_made_once():
 def test_bad_input_is_named(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+# --- whose parameters, whose walks -------------------------------------------------------------
+
+
+class OwnFeatures(FeatureMap):
+    """Has its own idea of how it begins, and no matrix among its parameters."""
+
+    def __init__(self):
+        super().__init__()
+        self.gain = torch.nn.Parameter(torch.full((4,), 2.0))
+        self.mix = torch.nn.Parameter(torch.zeros(4, 4))
+
+    def num_features(self, head_dim: int) -> int:
+        return head_dim
+
+    def query(self, q: torch.Tensor) -> torch.Tensor:
+        return (self.gain * (q + q @ self.mix)).exp()
+
+    def key(self, k: torch.Tensor, keep: torch.Tensor | None = None) -> torch.Tensor:
+        return self.query(k)
+
+
+def test_a_users_features_keep_their_parameters():
+    features = OwnFeatures()
+    conv = GKATConv(5, 4, 3, feature_map=features)
+    before = conv.value.weight.clone()
+    conv.reset_parameters()
+    assert not conv.value.weight.equal(before)
+    assert (features.gain == 2).all() and (features.mix == 0).all()
+    features.reset_parameters = lambda: torch.nn.init.constant_(features.gain, 3.0)  # type: ignore
+    conv.reset_parameters()
+    assert (features.gain == 3).all() and (features.mix == 0).all()
+
+
+def test_walks_are_drawn_afresh_in_training():
+    conv, _ = pair("elu")
+    edges, x = random_graph(30, 60), torch.randn(30, 5)
+    conv.train()
+    draws = []
+    for seed in (1, 1, 2):
+        torch.manual_seed(seed)
+        draws += [conv(x, edges), conv(x, edges)]
+    assert not draws[0].equal(draws[1]) and not draws[0].equal(draws[4])
+    assert draws[0].equal(draws[2]) and draws[1].equal(draws[3])
+    conv.eval()
+    assert conv(x, edges).equal(conv(x, mask=WALKS(edges, 30)))
+
+
+def test_graphs_that_were_seen_are_not_walked_again(monkeypatch):
+    walked = []
+    monkeypatch.setattr(
+        makers, "random_walks", lambda *a, **o: walked.append(a) or random_walks(*a, **o)
+    )
+    conv, _ = pair("elu")
+    x, weight = torch.randn(9, 5), torch.rand(16)
+    trees = [random_tree(9) for _ in range(makers._KEPT + 3)]
+    out = conv(x, trees[0])
+    assert conv(x, trees[0].clone()).equal(out) and len(walked) == 1
+    assert not conv(x, trees[0], weight).equal(out) and len(walked) == 2
+    conv(torch.randn(10, 5), trees[0])
+    assert len(walked) == 3
+    trees[0][:, 0] = trees[0][0, 0]  # the same tensor, another graph
+    assert not conv(x, trees[0]).equal(out) and len(walked) == 4
+    for tree in trees:
+        conv(x, tree)
+    assert len(conv._recent) == makers._KEPT
+    assert len(copy.deepcopy(conv)._recent) == 0
+    made = len(walked)
+    conv(x, trees[-1])
+    assert len(walked) == made
+    conv.make_mask = RandomWalkMask(num_walks=3)
+    conv(x, trees[-1])
+    assert len(walked) == made + 1
+
+
+def test_learned_lengths_of_edges_get_gradients():
+    tree, x = random_tree(9), torch.randn(9, 5)
+    length = torch.full((16,), 0.3, requires_grad=True)
+    options = {"mask": lambda e, n, w: TreeExponential(e, w, num_nodes=n), "feature_map": "elu"}
+    GKATConv(5, 4, **options)(x, tree, length).square().sum().backward()
+    assert length.grad is not None and length.grad.abs().max() > 1e-4
+    for conv in (GKATConv(5, 4), GKATConv(5, 4, cached=True, **options)):
+        with pytest.raises(ValueError, match="edge_weight requires a gradient, but .* detach it"):
+            conv(x, tree, length)
+        with torch.no_grad():
+            assert conv(x, tree, length).isfinite().all()
 
 
 # --- dynamic walks -----------------------------------------------------------------------------
@@ -177,7 +279,8 @@ def test_attention_at_the_edges_is_that_of_the_matrix(feature_map):
     edges, x = random_graph(12, 20), torch.randn(13, 5)
     conv, _ = pair(feature_map)
     mask = WALKS(edges, 13)
-    phi_q, phi_k = conv.features(*conv.queries_keys_values(x)[:2])
+    q, k, _ = conv.queries_keys_values(x)
+    phi_q, phi_k = conv.query_key_features(q, k, mask)
     matrix = (phi_q @ phi_k.mT) * mask.dense().float()
     assert_close(conv.edge_attention(x, edges, mask), matrix[:, edges[0], edges[1]])
 
@@ -219,3 +322,50 @@ def test_graphots_are_a_kernel_of_features_and_topology():
         graphots(x[:3], mask, 8)
     with pytest.raises(ValueError, match="dim must be at least 1"):
         graphots(x, mask, 0)
+
+
+# --- wide ranges -------------------------------------------------------------------------------
+
+
+def rings(*sizes: int) -> torch.Tensor:
+    """Rings one after the other, as PyG joins graphs."""
+    begin = [sum(sizes[:i]) for i in range(len(sizes))]
+    once = [torch.stack([torch.arange(n), torch.arange(1, n + 1) % n]) + b
+            for n, b in zip(sizes, begin, strict=True)]  # fmt: skip
+    return both_directions(torch.cat(once, 1))
+
+
+@pytest.mark.parametrize("explicit", [False, True])
+@pytest.mark.parametrize("scale", [150.0, 2000.0])
+@pytest.mark.parametrize(
+    "make",
+    [
+        WALKS,
+        lambda e, n, w: Diffusion(e, 0.5, num_nodes=n),
+        lambda e, n, w: TreeExponential(e[:, (e[0] - e[1]).abs() == 1], num_nodes=n),
+        lambda e, n, w: BlockDiagonal([Diffusion(rings(12)), Diffusion(rings(9))]),
+        lambda e, n, w: Scaled(Packing((torch.arange(n) < 12).long()), right=torch.rand(n)),
+    ],
+)
+def test_a_loud_graph_does_not_hush_the_others(make, scale, explicit):
+    """Additive features are exponentials: each graph of a batch has a scale of its own."""
+    torch.manual_seed(0)
+    conv = GKATConv(5, 4, 3, feature_map="additive", explicit=explicit)
+    mask, x = make(rings(12, 9), 21, None), torch.randn(21, 5)
+    x[12:] *= scale
+    out = conv(x, mask=mask)
+    quiet = conv(x[:12], mask=Dense(mask.dense()[:12, :12]))
+    assert_close(out[:12], quiet, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("explicit", [False, True])
+def test_one_graph_with_a_wide_range(explicit):
+    """A long ring, loud on one side: float32 cannot hold all keys at one scale."""
+    torch.manual_seed(0)
+    conv = GKATConv(5, 4, 3, feature_map="additive", explicit=explicit)
+    mask, x = WALKS(rings(60), 60, None), torch.randn(60, 5)
+    x[30:] *= 150
+    out = conv(x, mask=mask)
+    assert out.dtype == torch.float32
+    expected = conv.double()(x.double(), mask=mask).float()
+    assert_close(out[:30], expected[:30], rtol=1e-3, atol=1e-4)

@@ -10,6 +10,7 @@ pytest.importorskip("torch_geometric", reason="needs torch-geometric: pip instal
 from torch_geometric.data import Batch, Data  # noqa: E402
 from torch_geometric.loader import DataLoader  # noqa: E402
 from torch_geometric.nn import Sequential  # noqa: E402
+from torch_geometric.transforms import AddSelfLoops, LargestConnectedComponents  # noqa: E402
 
 import vit_rpe.graph  # noqa: E402
 from tests.graph.graphs import EMPTY, random_graph, random_tree  # noqa: E402
@@ -160,3 +161,68 @@ def test_without_pyg_it_says_what_to_install(monkeypatch):
     with pytest.raises(AttributeError, match="no attribute 'GAT'"):
         vit_rpe.graph.GAT  # noqa: B018
     assert issubclass(WalkKernel, vit_rpe.graph.GraphMask)
+
+
+def relabeled(data: Data) -> Data:
+    return data.subgraph(torch.randperm(data.num_nodes))
+
+
+def smaller(data: Data) -> Data:
+    return data.subgraph(torch.arange(data.num_nodes) < data.num_nodes - 1)
+
+
+def cut_or_reweighted(data: Data) -> Data:
+    if "edge_weight" in data:
+        data.edge_weight = data.edge_weight * 2
+    else:
+        data.edge_index = data.edge_index[:, 1:]
+    return data
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize(
+    "change",
+    [
+        relabeled,
+        smaller,
+        cut_or_reweighted,
+        AddSelfLoops("edge_weight"),
+        LargestConnectedComponents(),
+    ],
+)
+def test_walks_of_another_graph_are_refused(change, weighted):
+    torch.manual_seed(0)
+    stored = [*graphs()[:3], graphs()[5]]
+    for data in stored:
+        if weighted:
+            data.edge_weight = torch.rand(data.num_edges)
+    parts = [RandomWalkKernel(num_walks=6, length=2)(data) for data in stored]
+    message = "walk_index is that of another graph: .* apply RandomWalkKernel after"
+    changed = change(parts[3].clone())
+    with pytest.raises(ValueError, match=f"^{message}"):
+        walk_mask(changed)
+    with pytest.raises(ValueError, match=f"^graph 3 of the batch: {message}"):
+        walk_mask(Batch.from_data_list([*parts[:3], changed]))
+    walk_mask(Batch.from_data_list(parts))
+
+
+def test_walks_stay_where_the_graph_is_the_same():
+    data = RandomWalkKernel(num_walks=6, length=2)(graphs()[0])
+    expected = walk_mask(data).dense()
+    order = torch.randperm(data.num_edges)
+    data.edge_index = data.edge_index[:, order]  # edges have no order
+    assert_close(walk_mask(data).dense(), expected)
+    loaded = Data(x=data.x, walk_index=data.walk_index, walk_count=data.walk_count)
+    assert_close(walk_mask(loaded).dense(), expected)  # stored by an earlier version
+    loaded.x = data.x[:-1]
+    with pytest.raises(ValueError, match=r"walk_index: edge \d+ joins .* nodes go from 0 to 7"):
+        walk_mask(loaded)
+
+
+def test_batches_of_any_graphs_know_their_walks():
+    """Also those whose walks, nodes or edges are one or none."""
+    parts = [RandomWalkKernel(num_walks=6, length=2)(data) for data in graphs()]
+    for some in (parts, parts[1:2], parts[3:5], parts[::-1]):
+        batch = Batch.from_data_list(some)
+        if batch.num_nodes:
+            assert walk_mask(batch).length == batch.num_nodes

@@ -12,6 +12,7 @@ from tests.graph.graphs import (
     TREES,
     random_forest,
     random_tree,
+    signed_weights,
     symmetric_weights,
 )
 from tests.zoo import rand, randn
@@ -71,6 +72,20 @@ def test_large_trees_with_many_splits(kind):
         mask = TreeExponential(edges, weight, a, 0.0, n)
         expected = shortest_path_mask(edges, lambda z, a=a: (a * z).exp(), n, weight).matmul(x)
         torch.testing.assert_close(mask.matmul(x), expected, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("kind", TREES)
+def test_lengths_of_both_signs(kind):
+    """Some blocks of blocks along a path; learned lengths may become negative in training."""
+    n = 600
+    edges = random_tree(n, kind)
+    weight = (signed_weights(edges) / 20).requires_grad_()
+    mask = TreeExponential(edges, torch.ones(edges.shape[1]), -0.7).with_values(edge_weight=weight)
+    x, g = randn(n, 2), randn(n, 2)
+    ours, wanted = mask.matmul(x), mask.dense() @ x
+    torch.testing.assert_close(ours, wanted, rtol=1e-9, atol=1e-9)
+    grads = (torch.autograd.grad(out, weight, g)[0] for out in (ours, wanted))
+    torch.testing.assert_close(*grads, rtol=1e-8, atol=1e-8)
 
 
 @pytest.mark.parametrize("kind", ["path", "caterpillar"])

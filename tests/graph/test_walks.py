@@ -270,3 +270,19 @@ def test_visits_counted_in_pieces(num_walks, unbiased, monkeypatch):
     coefficients = rand(2, 4)
     psi = parts.rows(parts.values(coefficients), 0, 14)
     torch.testing.assert_close(psi, dense_features(drawn, coefficients, unbiased))
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.7, 1.0])
+def test_visits_that_cancel_are_an_empty_row(alpha):
+    """With lam = -1 the steps of a walk that stays where it is add up to nothing."""
+    loop = torch.tensor([[0], [0]])
+    lam = torch.tensor(-1.0, dtype=torch.float64, requires_grad=True)
+    mask = WalkKernel(random_walks(loop, 4, 3, 2), lam, alpha)
+    expected = torch.tensor([[0.0, 0.0], [0.0, 1.0]]).double()
+    x = torch.eye(2).double().requires_grad_()
+    out = mask.matmul(x)
+    for matrix in (out, mask.dense(), mask.rows(0, 2), mask.prepared(x.dtype).magnitude().dense()):
+        assert matrix.isfinite().all() and matrix[1].equal(expected[1])
+    for matrix in (out, mask.dense(), expected_walk_kernel(loop, 3, lam, alpha, 2).dense()):
+        torch.testing.assert_close(matrix, expected)
+        assert torch.autograd.grad(matrix.sum(), lam)[0].isfinite()

@@ -38,6 +38,7 @@ def test_report_has_every_family_and_size(bench, report) -> None:
             assert row["ms"] > 0 and row["ratio"] == pytest.approx(row["ms"] / base)
     assert all(f"{case['family']}: {case['mask']}" in report["growth"] for case in report["cases"])
     assert {"date", "threads", "versions", "settings"} <= set(report)
+    assert report["bars"] == []  # so small, only overheads would be judged
 
 
 def test_a_run_can_be_cut_up(bench, tmp_path, capsys) -> None:

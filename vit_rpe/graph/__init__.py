@@ -13,7 +13,8 @@ from .diffusion import Diffusion
 from .dynamic import DynamicWalks
 from .kernels import Hypercube, SeriesKernel, WalkKernel, expected_walk_kernel, series_root
 from .lattices import both_directions, grid_edges, hypercube_edges
-from .layer import GKATConv, RandomWalkMask
+from .layer import GKATConv
+from .makers import RandomWalkMask
 from .shortest_paths import shortest_path_mask, shortest_paths
 from .sketches import graphots
 from .spe import low_rank_logits, sine_factors, sine_spe, stochastic_factors

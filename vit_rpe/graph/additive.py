@@ -6,6 +6,9 @@ import torch
 from torch import Tensor
 
 from vit_rpe.features import FeatureMap
+from vit_rpe.masks import Mask
+
+_RANGE = 60.0  # of exponents in float32, with room for the numbers of masks and values
 
 
 class AdditiveFeatures(FeatureMap):
@@ -24,6 +27,24 @@ class AdditiveFeatures(FeatureMap):
     def num_features(self, head_dim: int) -> int:
         return 2
 
+    def leveled(self, q: Tensor, k: Tensor, mask: Mask) -> tuple[Tensor, Tensor]:
+        """Queries and keys with the same kernel, whose largest key is 0.
+
+        Only s + t counts, and so a number may move from the keys to the queries. Where float32
+        cannot hold all keys at one scale, every component of the mask has a number of its own, and
+        no graph of a batch pushes another one below the least number there is. If that is not
+        enough, for keys of one component, they become float64; it holds a range of about 600.
+        """
+        q, k = self.prepare(q), self.prepare(k)
+        seen = k.detach()
+        largest = seen.amax(-2, keepdim=True)
+        if _too_wide(largest - seen):
+            if (part := mask.components()) is not None:
+                largest = _largest_of_parts(seen, part.to(k.device))
+            if _too_wide(largest - seen):
+                q, k = q.double(), k.double()
+        return q + largest, k - largest
+
     def query(self, q: Tensor) -> Tensor:
         exponents = self._exponents(q)
         return (exponents - exponents.detach().amax(-1, keepdim=True)).exp()
@@ -39,3 +60,14 @@ class AdditiveFeatures(FeatureMap):
         if x.shape[-1] != 1:
             raise ValueError(f"additive features need one number a node, got {x.shape[-1]}")
         return torch.cat([x, self.slope * x], -1)
+
+
+def _too_wide(below: Tensor) -> bool:
+    return below.dtype == torch.float32 and bool(below.amax() > _RANGE)
+
+
+def _largest_of_parts(k: Tensor, part: Tensor) -> Tensor:
+    """The largest key of the part that each is in: (..., L, 1), (L,) -> (..., L, 1)."""
+    _, place = torch.unique(part, return_inverse=True)
+    place = place[:, None].expand(k.shape)
+    return torch.full_like(k, -torch.inf).scatter_reduce(-2, place, k, "amax").gather(-2, place)

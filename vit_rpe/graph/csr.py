@@ -50,16 +50,16 @@ class SparseMatrix:
     """A sparse matrix known by its entries, which may be given as often as one likes.
 
     The pattern is sorted once, for the matrix and its transpose; `product` takes values (..., E)
-    that may change from call to call and have gradients. Entry e of the matrix is that given at
-    place `order[e]`. Indices are int32 where that is enough: MKL wants it, and would convert with
-    every product.
+    that may change from call to call and have gradients. `in_order` brings values that were given
+    with the entries into the matrix's order. Indices are int32 where that is enough: MKL wants it,
+    and would convert with every product.
     """
 
-    order: Tensor
+    _order: Tensor | None = None  # where each entry was given; None: they came in order
 
     def __init__(self, row: Tensor, column: Tensor, shape: tuple[int, int]):
-        self.order = torch.argsort(row.long() * shape[1] + column)
-        self._set(row_starts(row, shape[0]), column[self.order], shape)
+        self._order = torch.argsort(row.long() * shape[1] + column)
+        self._set(row_starts(row, shape[0]), column[self._order], shape)
 
     def _set(self, starts: Tensor, column: Tensor, shape: tuple[int, int]) -> None:
         index = torch.int32 if max(len(column), *shape) < 2**31 else torch.int64
@@ -79,6 +79,10 @@ class SparseMatrix:
         """The matrix that takes rows: `(S x)[i] = x[index[i]]`, 0 where the index is negative."""
         place = (index >= 0).nonzero().squeeze(-1)
         return cls(place, index[place], (len(index), size))
+
+    def in_order(self, values: Tensor) -> Tensor:
+        """Values (..., E) as they were given with the entries, in the order of the matrix."""
+        return values if self._order is None else values.index_select(-1, self._order)
 
     @property
     def num_entries(self) -> int:
@@ -182,12 +186,15 @@ class _UnitProduct(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[None, Tensor]:
-        (grad,) = grads
-        return None, ctx.matrix.mT.unit(grad.dtype) @ grad.contiguous()
+        return None, _UnitProduct.apply(ctx.matrix.mT, *grads)
 
 
 class _Product(torch.autograd.Function):
-    """One matrix, one set of columns. The gradient of the values has E entries, never R x N."""
+    """One matrix, one set of columns. The gradient of the values has E entries, never R x N.
+
+    Its gradients are such products and `_Samples`, and those of `_Samples` are such products:
+    both can be differentiated as often as one likes.
+    """
 
     @staticmethod
     def forward(
@@ -199,15 +206,35 @@ class _Product(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        matrix, grad = ctx.matrix, grads[0].contiguous()
+        (grad,), matrix = grads, ctx.matrix
         values, x, transposed = ctx.saved_tensors
         grad_values = grad_x = None
         if ctx.needs_input_grad[1]:
-            pattern = matrix.tensor(torch.zeros_like(values))
-            sampled = torch.sparse.sampled_addmm(pattern, grad, x.mT, beta=0.0)
-            grad_values = sampled.values()
+            grad_values = _Samples.apply(matrix, grad, x)
         if ctx.needs_input_grad[2]:
             if transposed is None:
                 transposed = matrix.transposed(values)
-            grad_x = matrix.mT.tensor(transposed) @ grad
-        return None, grad_values, grad_x, None
+            grad_x = _Product.apply(matrix.mT, transposed, grad, values)
+        return None, grad_values, grad_x, None  # `transposed` are the values once more
+
+
+class _Samples(torch.autograd.Function):
+    """The dot products left[i] . right[j] at the entries (i, j): (R, C), (N, C) -> (E,)."""
+
+    @staticmethod
+    def forward(ctx: Any, matrix: SparseMatrix, left: Tensor, right: Tensor) -> Tensor:
+        ctx.matrix = matrix
+        ctx.save_for_backward(left, right)
+        pattern = matrix.tensor(left.new_zeros(matrix.num_entries))
+        return torch.sparse.sampled_addmm(pattern, left.contiguous(), right.mT, beta=0.0).values()
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        (grad,), matrix = grads, ctx.matrix
+        left, right = ctx.saved_tensors
+        across = matrix.transposed(grad)
+        return (
+            None,
+            _Product.apply(matrix, grad, right, across),
+            _Product.apply(matrix.mT, across, left, grad),
+        )

@@ -6,6 +6,7 @@ Shapes: L nodes, H heads, C columns.
 from __future__ import annotations
 
 from copy import copy
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -17,7 +18,7 @@ from vit_rpe.masks.base import check_columns, check_rows
 from .base import Folded, GraphMask, as_values
 from .chebyshev import Interval, coefficients, expand, spectral_interval
 from .csr import SparseMatrix, block_width, local_order
-from .edges import as_graph, coalesce
+from .edges import as_graph, coalesce, connected_components
 
 KINDS = ("laplacian", "normalized", "adjacency")
 
@@ -119,6 +120,9 @@ class Diffusion(GraphMask):
         hidden = noise | ((matrix < 0) & (self.lam[..., None, None] >= 0))
         return matrix.masked_fill(hidden, 0.0).to(self.lam.dtype)
 
+    def components(self) -> Tensor:
+        return self.operator.components
+
     def cost(self, columns: int) -> float:
         # lam may be learned and is not looked at: about so many products at the scale of lam = 1
         products = 15 + 3 * self.operator.interval.radius**0.5
@@ -163,9 +167,17 @@ class _Operator:
         self.place = torch.argsort(self.order)
         row, column = (self.place[torch.cat([end, nodes])] for end in (row, column))
         self.matrix = SparseMatrix(row, column, (n, n))
-        self.value = torch.cat([value, diagonal])[self.matrix.order]
+        self.value = self.matrix.in_order(torch.cat([value, diagonal]))
+        # self-loops share the diagonal's places: a shift is given to one entry of each
+        given = torch.arange(len(row), device=row.device) >= len(value)
+        self.is_diagonal = self.matrix.in_order(given)
         self.interval = self._interval()
         self._scaled: dict[torch.dtype, Tensor] = {}
+
+    @cached_property
+    def components(self) -> Tensor:
+        pattern = self.adjacency[0]
+        return connected_components(pattern.row, pattern.column, pattern.shape[0])
 
     def _interval(self) -> Interval:
         """That of the spectrum; what is known for certain bounds what Lanczos saw."""
@@ -185,11 +197,7 @@ class _Operator:
     def scaled(self, dtype: torch.dtype) -> Tensor:
         """(S - centre) / radius as a CSR matrix."""
         if dtype not in self._scaled:
-            on_diagonal = self.matrix.row == self.matrix.column
-            shift = torch.zeros_like(self.value)
-            # self-loops share the diagonal's places: the shift is taken from one of them
-            first = on_diagonal & (self.matrix.order >= len(self.adjacency[1]))
-            shift[first] = self.interval.centre
+            shift = self.interval.centre * self.is_diagonal.to(self.value.dtype)
             value = (self.value - shift) / (self.interval.radius or 1.0)
             self._scaled[dtype] = self.matrix.tensor(value.to(dtype))
         return self._scaled[dtype]
@@ -232,7 +240,7 @@ class _Operator:
         pattern, weight = self.adjacency
         n = pattern.shape[0]
         adjacency = weight.new_zeros(n, n)
-        adjacency[pattern.row, pattern.column] = weight[pattern.order]
+        adjacency[pattern.row, pattern.column] = pattern.in_order(weight)
         if self.kind == "adjacency":
             return -adjacency
         laplacian = torch.diag(adjacency.sum(1)) - adjacency
@@ -242,7 +250,8 @@ class _Operator:
 class _Exponential(torch.autograd.Function):
     """y = R exp(-lam S) R^-1 x for a symmetric S and R = diag(root).
 
-    The gradient of x is the transpose's action, R^-1 exp(-lam S) R; d/dlam is -R S R^-1 y.
+    The gradient of x is the transpose's action, R^-1 exp(-lam S) R; d/dlam is -R S R^-1 y. Both
+    can be differentiated again.
     """
 
     @staticmethod
@@ -261,7 +270,7 @@ class _Exponential(torch.autograd.Function):
         grad_x = grad_lam = None
         if ctx.needs_input_grad[0]:
             inverse_root = None if ctx.root is None else 1 / ctx.root
-            grad_x = ctx.operator.apply(grad, lam, ctx.tol, inverse_root)
+            grad_x = _Exponential.apply(grad, lam, ctx.operator, ctx.tol, inverse_root)
         if ctx.needs_input_grad[1]:
             slope = ctx.operator.times(result.flatten(1), ctx.root).view_as(result)
             grad_lam = -(grad * slope).sum((0, 2)).to(lam.dtype)

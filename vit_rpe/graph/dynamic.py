@@ -9,7 +9,8 @@ from torch import Tensor
 
 from .edges import as_graph, edge_weights
 from .kernels import WalkKernel
-from .layer import GKATConv, RandomWalkMask
+from .layer import GKATConv
+from .makers import RandomWalkMask
 
 
 class DynamicWalks:

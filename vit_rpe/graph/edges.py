@@ -19,13 +19,16 @@ def as_graph(
     *,
     undirected: bool = True,
     nonnegative: bool = True,
+    learnable: bool = False,
+    name: str = "edge_index",
 ) -> int:
     """The number of nodes of a graph whose edges and weights are sound, else a ValueError.
 
     Without `num_nodes` the last node is the largest index, as in PyG. An `undirected` graph has
-    every edge in both directions, with one weight.
+    every edge in both directions, with one weight. Weights that want a gradient are refused unless
+    they are `learnable`: a gradient must not be lost without a word. Errors call the edges `name`.
     """
-    _check_index(edge_index)
+    _check_index(edge_index, name)
     if num_nodes is None:
         num_nodes = int(edge_index.max()) + 1 if edge_index.numel() else 0
     num_nodes = as_length(as_count(num_nodes, "num_nodes"))
@@ -33,22 +36,27 @@ def as_graph(
     if outside.any():
         edge = int(outside.any(0).nonzero()[0])
         raise ValueError(
-            f"edge_index: edge {edge} joins {edge_index[:, edge].tolist()}, "
+            f"{name}: edge {edge} joins {edge_index[:, edge].tolist()}, "
             f"but nodes go from 0 to {num_nodes - 1}"
         )
     if edge_weight is not None:
         _check_weight(edge_weight, edge_index.shape[1], nonnegative)
+        if edge_weight.requires_grad and torch.is_grad_enabled() and not learnable:
+            raise ValueError(
+                "edge_weight requires a gradient, but this mask passes none to the weights of "
+                "edges: detach it, or use TreeExponential, which learns the lengths of edges"
+            )
     if undirected:
         _check_undirected(edge_index, edge_weight, num_nodes)
     return num_nodes
 
 
-def _check_index(edge_index: Tensor) -> None:
+def _check_index(edge_index: Tensor, name: str) -> None:
     if not isinstance(edge_index, Tensor):
-        raise ValueError(f"edge_index must be a tensor, got {type(edge_index).__name__}")
+        raise ValueError(f"{name} must be a tensor, got {type(edge_index).__name__}")
     if edge_index.ndim != 2 or edge_index.shape[0] != 2 or edge_index.dtype != torch.int64:
         raise ValueError(
-            "edge_index must be int64 of shape (2, E), "
+            f"{name} must be int64 of shape (2, E), "
             f"got {edge_index.dtype} {tuple(edge_index.shape)}"
         )
 
@@ -117,6 +125,25 @@ def coalesce(
     weight = edge_weights(edge_index, edge_weight).detach().double()
     key, place = torch.unique(edge_index[0] * num_nodes + edge_index[1], return_inverse=True)
     return key, weight.new_zeros(len(key)).index_add_(0, place, weight)
+
+
+def connected_components(row: Tensor, column: Tensor, num_nodes: int) -> Tensor:
+    """The least node of the component that each node is in, (L,), for edges row - column.
+
+    O(edges) a round: what the two ends of an edge point to points to the lesser of the two, and
+    every node to where its node points. The rounds are about as many as a path can be halved.
+    """
+    least = torch.arange(num_nodes, device=row.device)
+    row, column = row.long(), column.long()
+    while True:
+        here, there = least[row], least[column]
+        lesser = torch.minimum(here, there)
+        found = least.scatter_reduce(0, here, lesser, "amin")
+        found = found.scatter_reduce(0, there, lesser, "amin")
+        found = found[found]
+        if found.equal(least):
+            return least
+        least = found
 
 
 def edge_weights(edge_index: Tensor, edge_weight: Tensor | None) -> Tensor:

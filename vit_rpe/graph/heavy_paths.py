@@ -148,9 +148,10 @@ def _range(chosen: Tensor) -> slice:
 def two_sided(z: Tensor, rate: Tensor, along: Tensor, path: Tensor) -> Tensor:
     """What each place takes from the others of its path, on either side: (..., P, C)."""
     blocks, along, path = _blocks(z, along, path)
-    gap = along[:, :, None] - along[:, None, :]
-    itself = torch.eye(path.shape[1], dtype=torch.bool, device=path.device)
-    same = (path[:, :, None] == path[:, None, :]) & ~itself
+    place = torch.arange(path.shape[1], device=path.device)
+    side = (place[:, None] - place).sign()  # of the later of two places: lengths may be negative
+    gap = side * (along[:, :, None] - along[:, None, :])
+    same = (path[:, :, None] == path[:, None, :]) & (side != 0)
     result = _kernel(rate, gap, same) @ blocks
     if len(path) > 1:
         result = result + _from_other_blocks(blocks, rate, along, path)
@@ -160,14 +161,18 @@ def two_sided(z: Tensor, rate: Tensor, along: Tensor, path: Tensor) -> Tensor:
 def _from_other_blocks(blocks: Tensor, rate: Tensor, along: Tensor, path: Tensor) -> Tensor:
     """What each place takes from the blocks before and after its own, (..., blocks, b, C)."""
     edges, crossing = along[:, [-1, 0]], path[:, [-1, 0]]  # the last place, and the first
-    gap = edges[:, :, None] - along[:, None, :]
+    side = torch.tensor([1, -1], device=path.device)  # the last comes after all, the first before
+    gap = side[:, None] * (edges[:, :, None] - along[:, None, :])
     sent = _kernel(rate, gap, path[:, None, :] == crossing[:, :, None]) @ blocks
     forward = _up_to(sent[..., 0, :], rate, edges[:, 0], crossing[:, 0])
     back = _up_to(sent[..., 1, :].flip(-2), rate, -edges[:, 1].flip(0), crossing[:, 1].flip(0))
     states = torch.stack([_shifted(forward, 1), _shifted(back.flip(-2), -1)], -2)
     edges = torch.stack([edges[:, 0].roll(1), edges[:, 1].roll(-1)], -1)
-    crossing = torch.stack([crossing[:, 0].roll(1), crossing[:, 1].roll(-1)], -1)
-    gap = along[:, :, None] - edges[:, None, :]
+    # nothing comes before the first block or after the last one: no path is -2
+    before = F.pad(crossing[:-1, 0], (1, 0), value=-2)
+    after = F.pad(crossing[1:, 1], (0, 1), value=-2)
+    crossing = torch.stack([before, after], -1)
+    gap = side * (along[:, :, None] - edges[:, None, :])
     return _kernel(rate, gap, path[:, :, None] == crossing[:, None, :]) @ states
 
 
@@ -214,8 +219,8 @@ def _blocks(z: Tensor, along: Tensor, path: Tensor) -> tuple[Tensor, Tensor, Ten
 
 
 def _kernel(rate: Tensor, gap: Tensor, same: Tensor) -> Tensor:
-    """exp(rate * |gap|) on one path, 0 between paths."""
-    exponent = rate[(..., *[None] * gap.ndim)] * gap.to(rate.dtype).abs()
+    """exp(rate * gap) on one path, 0 between paths; a gap is what lies between two places."""
+    exponent = rate[(..., *[None] * gap.ndim)] * gap.to(rate.dtype)
     return exponent.masked_fill(~same, -torch.inf).exp()
 
 

@@ -15,7 +15,7 @@ from vit_rpe.masks.base import check_columns, check_rows
 
 from .base import GraphMask, as_values
 from .csr import block_width
-from .edges import as_count, as_graph, as_probability, coalesce
+from .edges import as_count, as_graph, as_probability, coalesce, connected_components
 from .visits import Features, Visits, dense_features, feature_product
 from .walks import Walks
 
@@ -123,8 +123,8 @@ class WalkKernel(GraphMask):
     def _scale(self, values: Tensor) -> Tensor:
         """1 / |psi[i]|^alpha, (..., L)."""
         ones = torch.ones(self.length, 1, dtype=values.dtype, device=values.device)
-        squares = self.visits.pattern.product(values.square(), ones)
-        return squares.squeeze(-1) ** (-self.alpha / 2)
+        squares = self.visits.pattern.product(values.square(), ones).squeeze(-1)
+        return 1 / _power(squares, self.alpha / 2)
 
     def prepared(self, dtype: torch.dtype) -> Mask:
         """With its features at hand."""
@@ -142,7 +142,7 @@ class WalkKernel(GraphMask):
             psi = self.visits.rows(self.visits.values(self._coefficients()), 0, self.length)
         else:
             psi = dense_features(self.walks, self._coefficients())
-        psi = psi / torch.linalg.vector_norm(psi, dim=-1, keepdim=True) ** self.alpha
+        psi = psi / _power(torch.linalg.vector_norm(psi, dim=-1, keepdim=True), self.alpha)
         return psi @ psi.mT
 
     def rows(self, start: int, stop: int) -> Tensor:
@@ -163,6 +163,9 @@ class WalkKernel(GraphMask):
         """The same mask, its features as constant sparse factors; for one lam."""
         psi = self.visits.pattern.tensor(self._features().scaled_values().detach())
         return LowRank(psi, psi)
+
+    def components(self) -> Tensor:
+        return self.visits.components
 
     def cost(self, columns: int) -> float:
         return 4.0 * columns * self.visits.pattern.num_entries
@@ -244,11 +247,22 @@ class SeriesKernel(GraphMask):
         left, right = self._features()
         return right.read(left.rows(start, stop).mT).mT
 
+    def components(self) -> Tensor:
+        """Those of both sets of walks, joined where they overlap."""
+        nodes = torch.arange(self.length, device=self.left.components.device).repeat(2)
+        met = torch.cat([self.left.components, self.right.components])
+        return connected_components(nodes, met, self.length)
+
     def cost(self, columns: int) -> float:
         return 2.0 * columns * (self.left.pattern.num_entries + self.right.pattern.num_entries)
 
     def magnitude(self) -> Mask:
         return self.with_values(coefficients=self.coefficients.detach().abs())
+
+
+def _power(size: Tensor, exponent: float) -> Tensor:
+    """size^exponent to divide by; infinity for 0, so that visits that cancel leave an empty row."""
+    return size.masked_fill(size == 0, torch.inf) ** exponent
 
 
 def _check_walks(walks: object, name: str) -> None:
@@ -310,5 +324,5 @@ def expected_walk_kernel(
         psi = eye.expand(*rate.shape[:-2], *eye.shape)
         for _ in range(length):  # Horner's scheme
             psi = eye + rate * (step @ psi)
-    psi = psi / torch.linalg.vector_norm(psi, dim=-1, keepdim=True) ** alpha
+    psi = psi / _power(torch.linalg.vector_norm(psi, dim=-1, keepdim=True), alpha)
     return Dense(psi @ psi.mT)

@@ -5,8 +5,6 @@ Shapes: L nodes, E edges, H heads, D channels of a head, M features.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -26,34 +24,11 @@ from vit_rpe.masks import Mask
 from .additive import AdditiveFeatures
 from .edges import as_count, as_graph
 from .kernels import WalkKernel
-from .walks import random_walks
-
-MaskMaker = Callable[[Tensor, int, Tensor | None], Mask]
-"""From edge_index, the number of nodes and edge_weight to a mask."""
+from .makers import MaskMaker, RandomWalkMask, RecentMasks, as_maker
 
 FEATURE_MAPS = ("softmax", "relu", "elu", "square", "additive")
 _BLOCK = 17  # columns of Algorithm 1 that are multiplied at a time, at least
 _LIVE = 28  # numbers for each of them, as the product path counts
-
-
-@dataclass(frozen=True)
-class RandomWalkMask:
-    """Makes the paper's mask, RWGNK: `RandomWalkMask(...)(edge_index, num_nodes, edge_weight)`."""
-
-    num_walks: int = 50
-    length: int = 3
-    lam: float = 1.0
-    alpha: float = 1.0
-    seed: int = 0
-
-    def __call__(
-        self, edge_index: Tensor, num_nodes: int, edge_weight: Tensor | None = None
-    ) -> WalkKernel:
-        walks = random_walks(
-            edge_index, self.num_walks, self.length, num_nodes,
-            edge_weight=edge_weight, seed=self.seed,
-        )  # fmt: skip
-        return WalkKernel(walks, self.lam, self.alpha)
 
 
 class GKATConv(nn.Module):
@@ -76,8 +51,12 @@ class GKATConv(nn.Module):
     Args:
         in_channels, out_channels, heads, concat, bias: as in PyG's `GATConv`; `out_channels` is D.
         mask: makes a mask from a graph, by default RWGNK. One that is given to `forward` is used
-            instead; a batch of graphs is one graph of several components.
-        cached: keep the mask of the first graph, for training on one graph.
+            instead; a batch of graphs is one graph of several components. The walks of a
+            `RandomWalkMask` are drawn afresh in each forward pass in training, from torch's
+            generator; in evaluation they are those of its seed, and graphs that were seen lately
+            are not walked again.
+        cached: keep the mask of the first graph, for training on one graph; its walks are those
+            of the seed.
         dropout: of attention weights; only for `explicit=True`, there are none otherwise.
     """
 
@@ -108,10 +87,11 @@ class GKATConv(nn.Module):
             )
         self.in_channels, self.out_channels = in_channels, out_channels
         self.heads, self.concat, self.explicit = heads, concat, explicit
-        self.make_mask = RandomWalkMask() if mask is None else mask
+        self.make_mask = as_maker(mask)
         self.cached, self.dropout = cached, dropout
         self.path: Literal["auto", "explicit", "product"] = path
         self._mask: Mask | None = None
+        self._recent = RecentMasks()
         self.features = _feature_map(feature_map, out_channels, num_features)
         self.additive = isinstance(self.features, AdditiveFeatures)
         width = heads * out_channels
@@ -126,14 +106,19 @@ class GKATConv(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        self._mask = None
-        for name, parameter in self.named_parameters(recurse=True):
-            if name == "bias":
-                nn.init.zeros_(parameter)
-            else:
-                nn.init.xavier_uniform_(parameter)
-        if isinstance(self.features, PositiveRandomFeatures):
-            self.features.reset_parameters()
+        """New weights; a feature map with `reset_parameters` of its own gets them, too."""
+        self._mask, self._recent = None, RecentMasks()
+        if self.additive:
+            weights = [self.to_query, self.to_key, self.value.weight]
+        else:
+            weights = [self.value.weight, self.query.weight, self.key.weight]
+        for weight in weights:
+            nn.init.xavier_uniform_(weight)
+        if self.bias is not None:
+            nn.init.zeros_(self.bias)
+        reset_features = getattr(self.features, "reset_parameters", None)
+        if reset_features is not None:
+            reset_features()
 
     def forward(
         self,
@@ -166,13 +151,22 @@ class GKATConv(nn.Module):
         if mask is None:
             if edge_index is None:
                 raise ValueError("GKATConv needs edge_index, or a mask made before")
-            as_graph(edge_index, len(x), edge_weight, undirected=False)
-            mask = self.make_mask(edge_index, len(x), edge_weight)
-            if self.cached:
-                self._mask = mask
+            as_graph(edge_index, len(x), edge_weight, undirected=False, learnable=not self.cached)
+            mask = self._make_mask(edge_index, len(x), edge_weight)
         if mask.length != len(x):
             raise ValueError(f"x has {len(x)} nodes, but its mask has {mask.length}")
         return mask
+
+    def _make_mask(self, edge_index: Tensor, n: int, edge_weight: Tensor | None) -> Mask:
+        make = self.make_mask
+        if self.cached:
+            self._mask = make(edge_index, n, edge_weight)
+            return self._mask
+        if not isinstance(make, RandomWalkMask):
+            return make(edge_index, n, edge_weight)
+        if self.training:
+            return make.redrawn()(edge_index, n, edge_weight)
+        return self._recent.mask(make, edge_index, n, edge_weight)
 
     def queries_keys_values(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """(H, L, D) each; queries and keys of the additive form are numbers, (H, L, 1)."""
@@ -185,7 +179,7 @@ class GKATConv(nn.Module):
         return x.unflatten(-1, (self.heads, -1)).movedim(1, 0)
 
     def _linear(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> Tensor:
-        phi_q, phi_k = self.features(q, k)
+        phi_q, phi_k = self.query_key_features(q, k, mask)
         # whole cache lines of columns, even where one column is large
         least = _BLOCK * _LIVE * v.element_size() * v.shape[0] * v.shape[1]
         budget = max(64 << 20, least)
@@ -193,18 +187,25 @@ class GKATConv(nn.Module):
 
     def _explicit(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> Tensor:
         """GKAT-0: the L x L matrix, by brute force."""
-        weights = self.kernel(q, k) * mask.dense().to(q.dtype)
+        weights = self.kernel(q, k, mask)
+        weights = weights * mask.dense().to(weights.dtype)
         absolute = weights.detach().abs().sum(-1, keepdim=True)
         weights = weights / safe_denominator(weights.sum(-1, keepdim=True), absolute)
-        return nn.functional.dropout(weights, self.dropout, self.training) @ v
+        return nn.functional.dropout(weights.to(v.dtype), self.dropout, self.training) @ v
 
-    def kernel(self, q: Tensor, k: Tensor) -> Tensor:
-        """K for all pairs, up to a factor for each query: (H, L, L)."""
+    def query_key_features(self, q: Tensor, k: Tensor, mask: Mask) -> tuple[Tensor, Tensor]:
+        """phi(q) and phi(k), (H, L, M) each, up to factors that cancel under this mask."""
+        if isinstance(self.features, AdditiveFeatures):
+            q, k = self.features.leveled(q, k, mask)
+        return self.features(q, k)
+
+    def kernel(self, q: Tensor, k: Tensor, mask: Mask) -> Tensor:
+        """K for all pairs that the mask joins, up to a factor for each query: (H, L, L)."""
         if isinstance(self.features, PositiveRandomFeatures):
             q, k = (self.features.prepare(x) * self.features.scale for x in (q, k))
             logits = q @ k.mT
             return (logits - logits.detach().amax(-1, keepdim=True)).exp()
-        phi_q, phi_k = self.features(q, k)
+        phi_q, phi_k = self.query_key_features(q, k, mask)
         return phi_q @ phi_k.mT
 
     def edge_attention(self, x: Tensor, edge_index: Tensor, mask: WalkKernel) -> Tensor:
@@ -213,7 +214,8 @@ class GKATConv(nn.Module):
         Without gradients: probabilities of walks are made of it.
         """
         with torch.no_grad():
-            phi_q, phi_k = self.features(*self.queries_keys_values(x)[:2])
+            q, k, _ = self.queries_keys_values(x)
+            phi_q, phi_k = self.query_key_features(q, k, mask)
             kernel = _edge_dots(phi_q, phi_k, edge_index)
             return kernel * mask.at(edge_index[0], edge_index[1]).to(kernel.dtype)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +14,9 @@ from torch_geometric.transforms import BaseTransform
 
 from .csr import SparseMatrix
 from .edges import as_graph, row_starts
+from .identity import edge_fingerprints, graph_digest
 from .kernels import WalkKernel
-from .layer import RandomWalkMask
+from .makers import RandomWalkMask
 from .visits import Visits
 from .walks import random_walks
 
@@ -24,6 +24,8 @@ from .walks import random_walks
 class RandomWalkKernel(BaseTransform):
     """Adds where random walks have been: `walk_index` (2, V) and `walk_count` (V, T + 1).
 
+    `walk_graph` (1, 2), the number of nodes and a fingerprint of the edges, says of which graph: a
+    transform that changes the graph comes before this one, else `walk_mask` refuses the walks.
     Node `walk_index[0]` has met node `walk_index[1]` so often at each step. PyG joins them like
     edges when it makes a batch, and `walk_mask(batch)` is then the mask of all its graphs, block by
     block. Walks are drawn once for each graph and kept, by a digest of its edges, so that the
@@ -38,10 +40,11 @@ class RandomWalkKernel(BaseTransform):
     def forward(self, data: Any) -> Any:
         n = int(data.num_nodes or 0)
         weight = data.edge_weight if "edge_weight" in data else None
-        key = _digest(data.edge_index, n, weight)
+        key = graph_digest(data.edge_index, n, weight)
         if key not in self._cache:
             self._cache[key] = self._draw(data.edge_index, n, weight, int(key[:12], 16))
         data.walk_index, data.walk_count = self._cache[key]
+        data.walk_graph = _graphs(data)
         return data
 
     def _draw(
@@ -82,20 +85,13 @@ class RandomWalkKernel(BaseTransform):
         return f"RandomWalkKernel({self.walks.num_walks}, {self.walks.length}, {self.walks.seed})"
 
 
-def _digest(edge_index: Tensor, num_nodes: int, weight: Tensor | None) -> str:
-    digest = hashlib.sha256(str(num_nodes).encode())
-    for part in (edge_index, weight):
-        if part is not None:
-            digest.update(part.detach().cpu().contiguous().numpy().tobytes())
-    return digest.hexdigest()[:32]
-
-
 def walk_mask(data: Data | Any, lam: float | Tensor = 1.0, alpha: float = 1.0) -> WalkKernel:
     """RWGNK of a graph, or of a batch of graphs, that went through `RandomWalkKernel`."""
     if "walk_index" not in data or "walk_count" not in data:
         raise ValueError("data has no walk_index and walk_count: apply RandomWalkKernel first")
+    _check_graphs(data)
     index, count = data.walk_index, data.walk_count
-    n = as_graph(index, data.num_nodes, undirected=False)
+    n = as_graph(index, data.num_nodes, undirected=False, name="walk_index")
     if count.ndim != 2 or len(count) != index.shape[1]:
         raise ValueError(
             f"walk_count must be (visited, steps) for {index.shape[1]} visited, "
@@ -108,3 +104,27 @@ def walk_mask(data: Data | Any, lam: float | Tensor = 1.0, alpha: float = 1.0) -
     pattern = SparseMatrix.from_sorted(row_starts(index[0], n), index[1], (n, n))
     # every walk is at its own node at step 0
     return WalkKernel(Visits(pattern, count.mT.contiguous(), int(count[:, 0].max())), lam, alpha)
+
+
+def _graphs(data: Any) -> Tensor:
+    """The number of nodes and the fingerprint of the edges of each graph, (B, 2)."""
+    edges = data.edge_index
+    ptr = data.ptr if "ptr" in data else edges.new_tensor([0, data.num_nodes or 0])
+    weight = data.edge_weight if "edge_weight" in data else None
+    return torch.stack([ptr.diff(), edge_fingerprints(edges, weight, ptr)], 1)
+
+
+def _check_graphs(data: Any) -> None:
+    """Raise ValueError if the walks were drawn on another graph than this one."""
+    if "walk_graph" not in data or "edge_index" not in data:  # there is nothing to compare
+        return
+    walked, here = data.walk_graph, _graphs(data)
+    if walked.equal(here):
+        return
+    graph = ""
+    if walked.shape == here.shape and len(here) > 1:
+        graph = f"graph {int((walked == here).all(1).long().argmin())} of the batch: "
+    raise ValueError(
+        f"{graph}walk_index is that of another graph: its nodes, edges or weights have changed "
+        "since; apply RandomWalkKernel after whatever changes them"
+    )

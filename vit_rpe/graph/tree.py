@@ -32,6 +32,10 @@ class TreeExponential(GraphMask):
     `a` and `b` are numbers or tensors (...), one for each head, and learnable; so are the weights
     of the edges, which are their lengths. `edge_weight=None` is 1 for every edge. Two passes over
     the levels of heavy paths, at most log2 L of them however long the tree is.
+
+    Lengths may be negative, as learned ones become in training; dist is then the signed sum along
+    the path. What passes through a node is as large as M there: with lengths of both signs no
+    entry of M may overflow or underflow x's precision (float32 at least).
     """
 
     tensor_names = ("edge_weight", "a", "b")
@@ -44,7 +48,9 @@ class TreeExponential(GraphMask):
         b: float | Tensor = 0.0,
         num_nodes: int | None = None,
     ):
-        self.length = as_graph(edge_index, num_nodes, edge_weight, nonnegative=False)
+        self.length = as_graph(
+            edge_index, num_nodes, edge_weight, nonnegative=False, learnable=True
+        )
         self.forest = Forest(edge_index, self.length)
         self.paths = HeavyPaths(self.forest)
         self.num_edges = edge_index.shape[1]
@@ -99,6 +105,9 @@ class TreeExponential(GraphMask):
         distance = distance.masked_fill(apart, 0.0).to(dtype)
         exponent = self.a[..., None, None] * distance + self.b[..., None, None]
         return exponent.masked_fill(apart, -torch.inf).exp()
+
+    def components(self) -> Tensor:
+        return self.forest.tree
 
     def cost(self, columns: int) -> float:
         return 60.0 * self.length * columns
@@ -220,6 +229,9 @@ class TreeFunction(GraphMask):
 
     def precise(self) -> Mask:
         return self.with_values(values=self.values.double())
+
+    def components(self) -> Tensor:
+        return self.forest.tree
 
     def cost(self, columns: int) -> float:
         work = 8.0 * self.forest.diameter if self.by_histogram else 40.0 * self._rounds

@@ -5,6 +5,7 @@ Shapes: L nodes, T steps of a walk, E pairs of nodes that have met, C columns.
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from torch import Tensor
 
 from .base import Folded
 from .csr import SparseMatrix
+from .edges import connected_components
 from .walks import Walks
 
 _VISITS = 1 << 23  # that are counted at a time
@@ -47,16 +49,21 @@ class Visits:
     def steps(self) -> int:
         return len(self.entries) - 1
 
+    @cached_property
+    def components(self) -> Tensor:
+        """Parts of the graph, (L,), between which no walk has gone."""
+        return connected_components(self.pattern.row, self.pattern.column, self.pattern.shape[0])
+
     def values(self, coefficients: Tensor) -> Tensor:
         return _Combination.apply(coefficients / self.num_walks, self.entries)
 
     def read(self, values: Tensor, transposed: Tensor, x: Tensor) -> Tensor:
         """Psi x, for values in both orders of the entries."""
-        return self.pattern.product(values, x, transposed.detach())
+        return self.pattern.product(values, x, transposed)
 
     def write(self, values: Tensor, transposed: Tensor, x: Tensor) -> Tensor:
         """Psi^T x."""
-        return self.pattern.mT.product(transposed, x, values.detach())
+        return self.pattern.mT.product(transposed, x, values)
 
     def rows(self, values: Tensor, start: int, stop: int) -> Tensor:
         """Rows of Psi, dense: (..., stop - start, L)."""

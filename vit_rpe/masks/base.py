@@ -24,7 +24,7 @@ class Mask(abc.ABC):
     length: int
     row_block: int = 1
     """`rows` is cheapest for ranges that start and stop at multiples of this."""
-    by_rows: ClassVar[bool] = False
+    by_rows: bool = False
     """Whether `matmul` likes columns that are stored row by row (sparse products), not one by one
     (transforms)."""
     normwise: bool = False
@@ -60,6 +60,14 @@ class Mask(abc.ABC):
         It is |M| itself where `matmul` is exact entry by entry. Attention compares a row's sum
         with it, to tell a row that is empty from one that is merely small.
         """
+
+    def components(self) -> Tensor | None:
+        """Parts of the tokens, as one number for each, (L,): no token sees one of another part.
+
+        None: they are one part, or it is not known. Attention divides by the sum over a part, so
+        that a factor of its keys cancels, and parts need not have the same one.
+        """
+        return None
 
     def prepared(self, dtype: torch.dtype) -> Mask:
         """The same mask, ready for many products with columns of `dtype`."""

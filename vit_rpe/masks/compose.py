@@ -46,6 +46,7 @@ class Bordered(Mask):
         self.normwise = inner.normwise
         self.prefix = prefix
         self.length = prefix + inner.length
+        self.by_rows = inner.by_rows
         self.row = row
         self.column = column
         self.corner = corner
@@ -115,6 +116,10 @@ class Bordered(Mask):
     def precise(self) -> Mask:
         return Bordered(self.inner.precise(), self.prefix, self.row, self.column, self.corner)
 
+    def prepared(self, dtype: torch.dtype) -> Mask:
+        inner = self.inner.prepared(dtype)
+        return Bordered(inner, self.prefix, self.row, self.column, self.corner)
+
     def compute_dtype(self, dtype: torch.dtype) -> torch.dtype:
         return self.inner.compute_dtype(dtype)
 
@@ -137,6 +142,7 @@ class Sum(Mask):
         self.length = lengths.pop()
         self.row_block = max(mask.row_block for mask in self.masks)
         self.normwise = any(mask.normwise for mask in self.masks)
+        self.by_rows = all(mask.by_rows for mask in self.masks)
 
     @property
     def lead(self) -> torch.Size:
@@ -190,6 +196,7 @@ class Scaled(Mask):
         self.length = inner.length
         self.normwise = inner.normwise
         self.row_block = inner.row_block
+        self.by_rows = inner.by_rows
         self.left = left
         self.right = right
 
@@ -233,6 +240,12 @@ class Scaled(Mask):
     def precise(self) -> Mask:
         return Scaled(self.inner.precise(), self.left, self.right)
 
+    def prepared(self, dtype: torch.dtype) -> Mask:
+        return Scaled(self.inner.prepared(dtype), self.left, self.right)
+
+    def components(self) -> Tensor | None:
+        return self.inner.components()
+
     def compute_dtype(self, dtype: torch.dtype) -> torch.dtype:
         return self.inner.compute_dtype(dtype)
 
@@ -251,6 +264,7 @@ class BlockDiagonal(Mask):
         self.masks = tuple(masks)
         self.length = as_length(sum(mask.length for mask in self.masks))
         self.normwise = any(mask.normwise for mask in self.masks)
+        self.by_rows = all(mask.by_rows for mask in self.masks)
 
     @property
     def lengths(self) -> list[int]:
@@ -296,6 +310,13 @@ class BlockDiagonal(Mask):
 
     def precise(self) -> Mask:
         return BlockDiagonal([mask.precise() for mask in self.masks])
+
+    def prepared(self, dtype: torch.dtype) -> Mask:
+        return BlockDiagonal([mask.prepared(dtype) for mask in self.masks])
+
+    def components(self) -> Tensor | None:
+        """The blocks, each as one part."""
+        return torch.arange(len(self.masks)).repeat_interleave(torch.tensor(self.lengths))
 
     def compute_dtype(self, dtype: torch.dtype) -> torch.dtype:
         return _widest([mask.compute_dtype(dtype) for mask in self.masks])

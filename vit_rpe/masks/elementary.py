@@ -58,7 +58,7 @@ class Causal(Mask):
     def rows(self, start: int, stop: int) -> Tensor:
         check_rows(start, stop, self.length)
         query = torch.arange(start, stop, device=self.device)
-        return (query[:, None] >= torch.arange(self.length, device=self.device)).float()
+        return _weights(query[:, None] >= torch.arange(self.length, device=self.device))
 
     def cost(self, columns: int) -> float:
         return self.length * columns
@@ -98,7 +98,7 @@ class Padding(Mask):
 
     def rows(self, start: int, stop: int) -> Tensor:
         check_rows(start, stop, self.length)
-        keep = self.keep.to(torch.get_default_dtype())[..., None, :]
+        keep = _weights(self.keep)[..., None, :]
         return keep.expand(*keep.shape[:-2], stop - start, self.length)
 
     def cost(self, columns: int) -> float:
@@ -155,14 +155,16 @@ class Packing(Mask):
 
     def rows(self, start: int, stop: int) -> Tensor:
         check_rows(start, stop, self.length)
-        same = self.segments[..., start:stop, None] == self.segments[..., None, :]
-        return same.to(torch.get_default_dtype())
+        return _weights(self.segments[..., start:stop, None] == self.segments[..., None, :])
 
     def cost(self, columns: int) -> float:
         return 4 * self.length * columns
 
     def magnitude(self) -> Mask:
         return self
+
+    def components(self) -> Tensor | None:
+        return self.segments if self.segments.ndim == 1 else None
 
 
 class Dense(Mask):
@@ -198,4 +200,9 @@ class Dense(Mask):
         return self.length**2 * columns
 
     def magnitude(self) -> Mask:
-        return Dense(self.matrix.abs())
+        return Dense(self.matrix.detach().abs())
+
+
+def _weights(seen: Tensor) -> Tensor:
+    """1 where a key is seen and 0 where it is not, in torch's default precision."""
+    return seen.to(torch.get_default_dtype())

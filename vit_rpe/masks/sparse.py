@@ -22,6 +22,7 @@ class Sparse(Mask):
     `edge_index[1]` the keys that they see. `edge_index` is (2, E), `weight` (..., E).
     """
 
+    by_rows = True
     tensor_names = ("edge_index", "weight")
 
     def __init__(self, edge_index: Tensor, weight: Tensor, length: int):
