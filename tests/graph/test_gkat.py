@@ -369,3 +369,20 @@ def test_one_graph_with_a_wide_range(explicit):
     assert out.dtype == torch.float32
     expected = conv.double()(x.double(), mask=mask).float()
     assert_close(out[:30], expected[:30], rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("scale", [10.0, 40.0, 100.0])
+def test_random_features_of_each_graph_have_a_scale_of_their_own(scale):
+    """They fall as exp(-|k|^2 / 2): beside a quiet graph a loud one would be all zeros."""
+    torch.manual_seed(0)
+    conv = GKATConv(5, 4, 3, feature_map="softmax", num_features=16)
+    mask, x = WALKS(rings(12, 9), 21, None), torch.randn(21, 5)
+    x[12:] *= scale
+    out = conv(x, mask=mask)
+    assert out.dtype == torch.float32
+    for graph in (slice(0, 12), slice(12, 21)):
+        alone = conv.double()(x[graph].double(), mask=Dense(mask.dense()[graph, graph].double()))
+        conv.float()
+        assert_close(
+            out[graph], alone.float(), rtol=1e-3, atol=1e-3 * float(alone.detach().abs().max())
+        )

@@ -8,6 +8,7 @@ from torch import Tensor
 from .autocast import without_autocast
 from .base import FeatureMap
 from .orthogonal import orthogonal_gaussian
+from .parts import largest_of_parts
 
 
 class PositiveRandomFeatures(FeatureMap):
@@ -63,11 +64,16 @@ class PositiveRandomFeatures(FeatureMap):
         exponents = self._exponents(q)
         return self._exp(exponents, exponents.detach().amax(-1, keepdim=True))
 
-    def key(self, k: Tensor, keep: Tensor | None = None) -> Tensor:
+    def key(self, k: Tensor, keep: Tensor | None = None, parts: Tensor | None = None) -> Tensor:
+        """phi(k). Tokens in different `parts`, (L,), see none of each other: every part has a
+        largest exponent of its own, which cancels as that of all keys does."""
         exponents = self._exponents(k)
         if keep is not None:
             exponents = exponents.masked_fill(~keep[..., None], -torch.inf)
-        return self._exp(exponents, _largest(exponents))
+        if parts is None:
+            return self._exp(exponents, _largest(exponents))
+        largest = largest_of_parts(exponents.detach().amax(-1, keepdim=True), parts)
+        return self._exp(exponents, largest.clamp(min=torch.finfo(largest.dtype).min))
 
     def scaled_key(self, k: Tensor) -> tuple[Tensor, Tensor | None]:
         exponents = self._exponents(k)

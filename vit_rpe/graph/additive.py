@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from vit_rpe.features import FeatureMap
+from vit_rpe.features.parts import largest_of_parts
 from vit_rpe.masks import Mask
 
 _RANGE = 60.0  # of exponents in float32, with room for the numbers of masks and values
@@ -40,7 +41,7 @@ class AdditiveFeatures(FeatureMap):
         largest = seen.amax(-2, keepdim=True)
         if _too_wide(largest - seen):
             if (part := mask.components()) is not None:
-                largest = _largest_of_parts(seen, part.to(k.device))
+                largest = largest_of_parts(seen, part.to(k.device))
             if _too_wide(largest - seen):
                 q, k = q.double(), k.double()
         return q + largest, k - largest
@@ -64,10 +65,3 @@ class AdditiveFeatures(FeatureMap):
 
 def _too_wide(below: Tensor) -> bool:
     return below.dtype == torch.float32 and bool(below.amax() > _RANGE)
-
-
-def _largest_of_parts(k: Tensor, part: Tensor) -> Tensor:
-    """The largest key of the part that each is in: (..., L, 1), (L,) -> (..., L, 1)."""
-    _, place = torch.unique(part, return_inverse=True)
-    place = place[:, None].expand(k.shape)
-    return torch.full_like(k, -torch.inf).scatter_reduce(-2, place, k, "amax").gather(-2, place)

@@ -29,6 +29,7 @@ from .makers import MaskMaker, RandomWalkMask, RecentMasks, as_maker
 FEATURE_MAPS = ("softmax", "relu", "elu", "square", "additive")
 _BLOCK = 17  # columns of Algorithm 1 that are multiplied at a time, at least
 _LIVE = 28  # numbers for each of them, as the product path counts
+_FAINT = 1e-30  # features below this may have lost digits
 
 
 class GKATConv(nn.Module):
@@ -183,7 +184,10 @@ class GKATConv(nn.Module):
         # whole cache lines of columns, even where one column is large
         least = _BLOCK * _LIVE * v.element_size() * v.shape[0] * v.shape[1]
         budget = max(64 << 20, least)
-        return masked_linear_attention(phi_q, phi_k, v, mask, path=self.path, budget=budget)
+        wide_range = self.features.wide_range
+        return masked_linear_attention(
+            phi_q, phi_k, v, mask, path=self.path, budget=budget, wide_range=wide_range
+        )
 
     def _explicit(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> Tensor:
         """GKAT-0: the L x L matrix, by brute force."""
@@ -195,9 +199,15 @@ class GKATConv(nn.Module):
 
     def query_key_features(self, q: Tensor, k: Tensor, mask: Mask) -> tuple[Tensor, Tensor]:
         """phi(q) and phi(k), (H, L, M) each, up to factors that cancel under this mask."""
-        if isinstance(self.features, AdditiveFeatures):
-            q, k = self.features.leveled(q, k, mask)
-        return self.features(q, k)
+        features = self.features
+        if isinstance(features, AdditiveFeatures):
+            q, k = features.leveled(q, k, mask)
+        phi_q, phi_k = features(q, k)
+        if isinstance(features, PositiveRandomFeatures) and (phi_k.amax(-1) < _FAINT).any():
+            # a key that float32 cannot hold at the scale of all others, perhaps of other graphs
+            q, k = features.prepare(q.double()), features.prepare(k.double())
+            return features.query(q), features.key(k, parts=mask.components())
+        return phi_q, phi_k
 
     def kernel(self, q: Tensor, k: Tensor, mask: Mask) -> Tensor:
         """K for all pairs that the mask joins, up to a factor for each query: (H, L, L)."""
