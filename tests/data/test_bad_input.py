@@ -7,6 +7,7 @@ import io
 import json
 import os
 import pickle
+import re
 import struct
 import tarfile
 import zlib
@@ -91,8 +92,6 @@ def with_bad(tmp_path, bad: dict, total: int = 7) -> Shards:
 )
 @pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")
 def test_a_bad_sample_is_named_and_the_others_come(tmp_path, bad, reason):
-    import re
-
     ((key, found),) = bad_of(with_bad(tmp_path, bad), num_classes=10)
     assert key == "k0002" and re.search(reason, found)
 
@@ -257,7 +256,16 @@ INFO = {"name": "train", "num_samples": 5, "filenames": ["a-000.tar"], "shard_le
         ({"num_samples": 6, "shard_lengths": [6]}, "says 6 samples for a-000.tar, which has 5"),
         ({"filenames": ["a-000.tar", "b.tar"]}, "2 filenames and 1 shard_lengths"),
         ({"filenames": ["gone.tar"]}, "gone.tar cannot be read"),
-        ({"filenames": ["pipe:touch x"]}, "names a command"),
+        ({"filenames": ["pipe:touch x"]}, "a name of a file in its folder was expected"),
+        ({"filenames": ["../a-000.tar"]}, r"names '\.\./a-000.tar'; a name of a file in its"),
+        ({"filenames": ["/tmp/a-000.tar"]}, "a name of a file in its folder"),
+        ({"filenames": ["http://127.0.0.1/a.tar"]}, "not a command, an address or a path out"),
+        ({"filenames": ["reference://x::file:///a.json"]}, "a name of a file in its folder"),
+        ({"filenames": ["a\0.tar"]}, "a name of a file in its folder"),
+        ({"name": "../../train"}, "names '_index-../../train.npy'; a name of a file in its"),
+        ({"num_samples": 1e999}, "not in timm's layout: cannot convert float infinity"),
+        ({"shard_lengths": [10**4000]}, "shard_lengths sum to an integer of|sum to 1000"),
+        ({"sha256": ["1", "2"]}, "1 filenames, but 2 sizes or sums"),
         ({"shard_lengths": "five"}, "not in timm's layout"),
         ({"num_samples": None}, "not in timm's layout"),
     ],
@@ -269,7 +277,7 @@ def test_an_info_that_disagrees_with_the_shards(tmp_path, change, message):
         open_shards(str(tmp_path), "train")
 
 
-@pytest.mark.parametrize("text", ["{", "[]", '{"splits": 3}', "{}"])
+@pytest.mark.parametrize("text", ["{", "[]", '{"splits": 3}', "{}", "[" * 99_999])
 def test_an_info_that_is_none(tmp_path, text):
     (tmp_path / "_info.json").write_text(text)
     with pytest.raises(ShardError, match="_info.json is not in timm's layout"):
@@ -281,6 +289,8 @@ def test_an_index_that_is_none_or_of_other_shards(tmp_path):
     from vit_rpe.data.origins import digits
 
     make_shards(digits()["val"], tmp_path, "val", Recipe(200))
+    info = tmp_path / "_info.json"  # as one of before indices had sums
+    info.write_text(re.sub(r'"index_sha256": "\w+"', '"index_sha256": ""', info.read_text()))
     table = tmp_path / "_index-val.npy"
     trap = tmp_path / "trap"
     import numpy as np
@@ -292,3 +302,97 @@ def test_an_index_that_is_none_or_of_other_shards(tmp_path):
     np.save(table, np.zeros(3))
     with pytest.raises(ShardError, match="has 3 rows for 355 samples"):
         open_shards(str(tmp_path), "val")
+    np.save(table, np.zeros(355, [("offset", "<i8"), ("label", "<i4")]))
+    with pytest.raises(ShardError, match="is not an index: it has no column 'key'"):
+        open_shards(str(tmp_path), "val")
+    table.write_bytes(b"")
+    with pytest.raises(ShardError, match="is not an index"):
+        open_shards(str(tmp_path), "val")
+
+
+def test_an_index_in_the_cache_that_is_spoilt_is_made_again(tmp_path, cache):
+    make_set(tmp_path / "s", (3, 4))
+    for spoil in ("garbage", "[9, 9]", "[3, null]", "7", "[" * 99_999):
+        for file in cache.glob("index/*.json"):
+            file.write_text(spoil)
+        assert open_shards(str(tmp_path / "s")).lengths == (3, 4)
+    for file in cache.glob("index/*.npy"):
+        file.write_bytes(b"")
+    assert open_shards(str(tmp_path / "s")).lengths == (3, 4)
+
+
+def header(name: str, size: bytes) -> bytes:
+    """A tar header whose size stands there as these 12 bytes."""
+    block = bytearray(tarfile.TarInfo(name).tobuf(tarfile.GNU_FORMAT))
+    block[124:136] = size
+    block[148:156] = b" " * 8
+    block[148:156] = b"%06o\0 " % sum(block)
+    return bytes(block)
+
+
+def pax(**records: str) -> bytes:
+    info = tarfile.TarInfo("k1.png")
+    info.pax_headers = {name.replace("_", "."): value for name, value in records.items()}
+    return info.tobuf(tarfile.PAX_FORMAT)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        header("k1.png", b"\x80" + b"\xff" * 11),
+        header("k1.png", b"\x80\0\0\0" + b"\x7f" + b"\xff" * 7),
+        header("k1.png", b"\xff" * 11 + b"\0"),
+        header("k1.png", b"\xff" * 10 + b"\xfe\0"),
+        pax(size="9" * 30),
+        pax(size="-512"),
+        pax(GNU_sparse_map="x,y"),
+        pax(GNU_sparse_major="1", GNU_sparse_minor="0"),
+        pax(GNU_sparse_size="9" * 30),
+    ],
+    ids=range(9),
+)
+def test_odd_headers_are_refused(tmp_path, content):
+    (tmp_path / "a-000.tar").write_bytes(content + bytes(4096))
+    with pytest.raises(ShardError, match="a-000.tar ") as error:
+        open_shards(str(tmp_path))
+    assert len(str(error.value)) < 600
+
+
+def test_a_sparse_member_is_refused(tmp_path):
+    """Its bytes are not in one piece, so an offset and a size would read others."""
+    content = pax(GNU_sparse_size="600", GNU_sparse_map="0,10,500,10")
+    (tmp_path / "a-000.tar").write_bytes(content + bytes(4096))
+    with pytest.raises(ShardError, match=r"'k1.png', stored in pieces \(sparse\)"):
+        open_shards(str(tmp_path))
+
+
+def test_one_long_name_does_not_blow_up_the_index(tmp_path):
+    samples = [sample(i) for i in range(3)]
+    samples[1]["__key__"] = "k" * 1_000_000
+    write_shard(tmp_path / "a-000.tar", samples)
+    with pytest.raises(ShardError, match="a name of 1000004 characters, at most 1000") as error:
+        open_shards(str(tmp_path))
+    assert len(str(error.value)) < 600
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "reference://?fo=file:///x.json",
+        "simplecache::http://127.0.0.1/x",
+        "local://x",
+        "shell://x",
+        "zip://x::file:///tmp/a.zip",
+        "github://a:b@main/",
+    ],
+)
+def test_addresses_are_of_known_kinds(address):
+    for each in (address, [f"{address}/a.tar"]):
+        with pytest.raises(ShardError, match="is no address that shards are read from"):
+            open_shards(each)
+
+
+def test_a_nul_in_an_address():
+    for address in ("data/\0digits", ["a\0.tar"], "data/\ud800"):
+        with pytest.raises(ShardError, match="is no address: it has a NUL"):
+            open_shards(address, "val")

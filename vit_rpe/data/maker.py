@@ -17,7 +17,7 @@ from dataclasses import asdict, replace
 from functools import lru_cache, partial
 from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 from numpy.typing import NDArray
 from webdataset.writer import TarWriter
@@ -75,8 +75,8 @@ def make_shards(
         raise ShardError(f"no sample of the split {split!r} is good; they are named in {bad.path}")
     kept = [(name, shard) for name, shard in zip(names, shards, strict=True) if len(shard.table)]
     names, shards = [name for name, _ in kept], [shard for _, shard in kept]
-    info = _split_info(split, names, shards, made)
-    write_table(folder / index_name(split), [shard.table for shard in shards])
+    digest = write_table(folder / index_name(split), [shard.table for shard in shards])
+    info = replace(_split_info(split, names, shards, made), index_sha256=digest)
     _publish(folder, info, source.classes)
     for path in (record, *(_record(folder / name) for name in names)):
         path.unlink(missing_ok=True)
@@ -201,10 +201,9 @@ def _read_back(
     with open(path, "rb") as file:
         rows: list[Row] = scan(file, name, endings)
         for row, (key, label, checksum) in zip(rows, written, strict=True):
-            file.seek(row.offset)
-            if (row.key, row.label, zlib.crc32(file.read(row.size))) != (key, label, checksum):
+            if (row.key, row.label, _checksum(file, row)) != (key, label, checksum):
                 raise ShardError(f"{path}: {key!r} on disk differs from what was written")
-    return as_table(rows)
+    return as_table(rows, [checksum for *_, checksum in written])
 
 
 def _record(path: Path) -> Path:
@@ -227,8 +226,14 @@ def _finished(path: Path, endings: Sequence[str]) -> Made | None:
     if sha256 is None or _sha256(path) != sha256:
         return None
     with open(path, "rb") as file:
-        table = as_table(scan(file, path.name, endings))
+        rows = scan(file, path.name, endings)
+        table = as_table(rows, [_checksum(file, row) for row in rows])
     return Made(table, path.stat().st_size, sha256, [BadSample(*each) for each in bad])
+
+
+def _checksum(file: IO[bytes], row: Row) -> int:
+    file.seek(row.offset)
+    return zlib.crc32(file.read(row.size))
 
 
 def _sha256(path: str | Path) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
@@ -14,7 +15,7 @@ from torch.utils.data import IterableDataset, default_collate, get_worker_info
 
 from .decode import ImageDecoder
 from .draws import Purpose, kept_generators, seed_all
-from .errors import BadData, BadSample
+from .errors import BadData, BadSample, ShardError
 from .index import Shards
 from .plan import PADDING, Entries, Plan, worker_steps
 from .scan import NO_DATA, NO_LABEL, WRONG_LABEL
@@ -78,6 +79,7 @@ class SampleReader:
 
     def __post_init__(self) -> None:
         self._checked: set[int] = set()
+        self._has_checksums = "crc" in (self.shards.rows.dtype.names or ())
 
     def read(self, numbers: NDArray[np.int64]) -> list[Sample | BadSample]:
         rows, shards = self.shards.rows[numbers], self.shards.shard_of(numbers).tolist()
@@ -96,6 +98,11 @@ class SampleReader:
         reason = self._fault(int(row["size"]), int(row["label"]), len(data))
         if reason is not None:
             return BadSample(span.url, key, reason)
+        if self._has_checksums and zlib.crc32(data) != row["crc"]:
+            raise ShardError(
+                f"{span.url}: the sample {key!r} is not what it was when its index was made: the "
+                "shard was damaged or replaced (make_shards.py verify compares all of them)"
+            )
         return Sample(data, int(row["label"]), span.url, key)
 
     def _fault(self, size: int, label: int, found: int) -> str | None:
