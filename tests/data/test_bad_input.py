@@ -162,6 +162,86 @@ def test_the_record_is_read_back(tmp_path):
     assert len(BadSamples(100, 0.5, path)) == 3
 
 
+def spoilt_set(folder: Path, bad: set[int], total: int = 20) -> Shards:
+    samples = [{**sample(i), "png": b"x"} if i in bad else sample(i) for i in range(total)]
+    write_shard(folder / "a-000.tar", samples)
+    return open_shards(str(folder))
+
+
+def loader_of(shards: Shards, record: Path, limit: float = 0.1, **place) -> Loader:
+    plan = Plan(shards.lengths, 4, shuffle=False)
+    bad = BadSamples(shards.num_samples, limit, record)
+    return Loader(shards, plan, ImageTransform(8), bad=bad, **place)
+
+
+def test_the_limit_holds_after_a_restart(tmp_path):
+    shards, record = spoilt_set(tmp_path / "s", {0, 4, 8, 12}), tmp_path / "bad.csv"
+    message = r"3 of 20 samples are bad, the limit is 10.00% \(2\)"
+    with pytest.raises(ShardError, match=message):
+        list(loader_of(shards, record).epoch(0))
+    for _ in range(3):  # a supervisor starts it again and again
+        with pytest.raises(ShardError, match=message):
+            loader_of(shards, record)
+    assert len(list(loader_of(shards, record, limit=0.2).epoch(0))) == 5
+
+
+def test_samples_that_were_repaired_are_bad_no_more(tmp_path):
+    shards, record = spoilt_set(tmp_path / "s", {0, 4, 8, 12}), tmp_path / "bad.csv"
+    with pytest.raises(ShardError):
+        list(loader_of(shards, record).epoch(0))
+    shards = spoilt_set(tmp_path / "s", {4, 12})
+    loader = loader_of(shards, record)
+    assert [key for _, key in loader.bad.found] == ["k0004"]  # pyright: ignore
+    assert sum(int(batch.valid.sum()) for batch in loader.epoch(0)) == 18
+    assert len(BadSamples(20, 0.1, record)) == 2
+
+
+def test_the_limit_is_that_of_all_ranks_together(tmp_path):
+    shards, record = spoilt_set(tmp_path / "s", {0, 2, 4, 6}), tmp_path / "bad.csv"
+    ranks = [loader_of(shards, record, rank=rank, world=2).epoch(0) for rank in range(2)]
+    with pytest.raises(ShardError, match="3 of 20 samples are bad"):
+        for batches in zip(*ranks, strict=True):
+            assert len(batches) == 2
+
+
+def test_evaluation_on_ranks_without_a_record_has_one_limit():
+    record = BadSamples(20, 0.1)
+    record.check(2)
+    with pytest.raises(ShardError, match=r"3 of 20 samples are bad, the limit is 10.00% \(2\)"):
+        record.check(3)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"shard,key,reason\ns,k\n",
+        b"shard,key,reason\n\n",
+        b"a diary\nof somebody else\n",
+        b'shard,key,reason\ns,k,"' + b"x" * 200_000 + b'"\n',
+    ],
+)
+def test_a_record_that_is_none(tmp_path, content):
+    (tmp_path / "bad.csv").write_bytes(content)
+    with pytest.raises(ShardError, match=r"bad.csv, line \d: ") as error:
+        BadSamples(20, 0.1, tmp_path / "bad.csv")
+    assert len(str(error.value)) < 600 and (tmp_path / "bad.csv").read_bytes() == content
+
+
+def test_a_record_with_any_bytes_is_read_back(tmp_path):
+    (tmp_path / "bad.csv").write_bytes(b"shard,key,reason\ns,k\xff,r\n")
+    assert len(BadSamples(20, 0.1, tmp_path / "bad.csv")) == 1
+
+
+def test_memory_that_one_sample_asks_too_much_of(tmp_path):
+    def greedy(data: bytes):
+        if data == encoded(2):
+            raise MemoryError
+        return ImageDecoder()(data)
+
+    found = bad_of(make_set(tmp_path / "s", (7,)), decode=greedy)
+    assert found == [("k0002", "it needs more memory than there is")]
+
+
 # --- shards that are refused --------------------------------------------------------------------
 
 

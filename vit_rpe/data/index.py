@@ -98,6 +98,15 @@ class Shards:
     def shard_of(self, samples: NDArray[np.int64]) -> NDArray[np.int64]:
         return np.searchsorted(self._ends, samples, side="right")
 
+    def find(self, url: str, key: str) -> list[int]:
+        """The number of a sample by its shard and key; none where there is no such sample."""
+        if url not in self.urls:
+            return []
+        shard = self.urls.index(url)
+        first = sum(self.lengths[:shard])
+        keys = self.rows["key"][first : first + self.lengths[shard]].tolist()
+        return [first + i for i, each in enumerate(keys) if key_text(each) == key]
+
     def check_size(self, shard: int) -> None:
         """A shard that was changed after its index was made would give wrong samples."""
         url = self.urls[shard]
@@ -114,6 +123,11 @@ class Shards:
         state = dict(self.__dict__)
         state.pop("rows", None)
         return state
+
+
+def key_text(key: bytes) -> str:
+    """A key as people see it."""
+    return bytes(key).decode("utf-8", "replace")
 
 
 def open_shards(

@@ -29,7 +29,7 @@ class Loader:
     Images and labels are on `device`. Neither the number of workers nor the place where one starts
     changes a batch. Never give it to `accelerator.prepare`, which would deal out to the ranks what
     is already dealt out. `bad` takes note of bad samples and stops when there are too many; by
-    default 0.1 % of the set are.
+    default 0.1 % of the set are. Too many from an earlier start are looked at again.
     """
 
     shards: Shards
@@ -65,6 +65,7 @@ class Loader:
             num_classes=self.num_classes,
             decode=self.decode,
         )
+        self.bad.review(self._reader.is_bad)
 
     def epoch(self, epoch: int) -> Iterator[Batch]:
         """All batches of an epoch, or of what the plan has left of it."""

@@ -16,8 +16,10 @@ from torch.utils.data import IterableDataset, default_collate, get_worker_info
 from .decode import ImageDecoder
 from .draws import Purpose, kept_generators, seed_all
 from .errors import BadData, BadSample, ShardError
-from .index import Shards
+from .index import Shards, key_text
+from .messages import cut
 from .plan import PADDING, Entries, Plan, worker_steps
+from .preparing import check_all
 from .scan import NO_DATA, NO_LABEL, WRONG_LABEL
 from .storage import Span
 
@@ -94,7 +96,7 @@ class SampleReader:
         return [self._sample(*each) for each in zip(rows, spans, data, strict=True)]
 
     def _sample(self, row: Any, span: Span, data: bytes) -> Sample | BadSample:
-        key = bytes(row["key"]).decode("utf-8", "replace")
+        key = key_text(row["key"])
         reason = self._fault(int(row["size"]), int(row["label"]), len(data))
         if reason is not None:
             return BadSample(span.url, key, reason)
@@ -157,6 +159,20 @@ class BatchReader(IterableDataset[Batch]):
             ]
         return self._collate(epoch, step, entries, places)
 
+    def is_bad(self, known: BadSample) -> bool:
+        """Look again at a sample that was bad: all of a video is decoded now."""
+        for number in self.shards.find(known.shard, known.key):
+            (sample,) = self._reader.read(np.array([number]))
+            with kept_generators():
+                place = self._place(sample, self._whole, (0, number, 0))
+            return isinstance(place[0], BadSample)
+        return False
+
+    def _whole(self, decoded: Any) -> Tensor:
+        if hasattr(decoded, "num_frames"):
+            check_all(decoded)
+        return self.transform(0)(decoded)
+
     def finish(self, batch: Batch, device: torch.device) -> Batch:
         """What is left to do for a batch in the process of the model, on its device."""
         seeds = [self.plan.seed] * len(batch.sample), [batch.epoch] * len(batch.sample)
@@ -186,7 +202,11 @@ class BatchReader(IterableDataset[Batch]):
             seed_all(Purpose.SAMPLE, self.plan.seed, *key)
             return sample, apply(decoded)  # the frames of a video are decoded here, some of them
         except BadData as error:
-            return BadSample(sample.shard, sample.key, str(error)), None
+            return BadSample(sample.shard, sample.key, cut(error)), None
+        except (MemoryError, RuntimeError) as error:
+            if isinstance(error, RuntimeError) and "alloc" not in str(error):
+                raise  # torch says in this way that there is no memory
+            return BadSample(sample.shard, sample.key, "it needs more memory than there is"), None
 
     def _collate(self, epoch: int, step: int, entries: Entries, places: Sequence[Place]) -> Batch:
         samples, images = zip(*places, strict=True)
