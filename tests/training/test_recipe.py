@@ -55,6 +55,15 @@ def test_a_recipe_survives_being_saved(write, tmp_path):
     assert load_recipe(saved) == recipe
 
 
+def test_clips_are_not_flipped_unless_the_recipe_says_so(write):
+    image = {**TINY, "data_dir": "x"}
+    clip = {**image, "model": "performer_rpe3d_tiny_patch16_224", "num_frames": 4}
+    assert load_recipe(write(**image)).hflip == load_recipe(write(**image, hflip=None)).hflip == 0.5
+    assert load_recipe(write(**clip)).hflip == 0.0
+    assert load_recipe(write(**clip, hflip=0.5)).hflip == 0.5
+    assert load_recipe(ROOT / "recipes" / "kinetics400_performer_rpe3d_base.yaml").hflip == 0.5
+
+
 WRONG = [
     ({"btach_size": 8}, "a.yaml: no key 'btach_size'; nearest is 'batch_size'"),
     ({"learning-rate": 8}, "a.yaml: no key 'learning-rate'"),

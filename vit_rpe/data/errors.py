@@ -15,6 +15,9 @@ class BadData(ValueError):
     """The bytes of one sample cannot be used; the message is the reason."""
 
 
+NO_MEMORY = "it needs more memory than there is"  # the reason of a sample that asks too much
+
+
 class BadSample(NamedTuple):
     """A sample that was left out, by name."""
 

@@ -24,9 +24,10 @@ from webdataset.writer import TarWriter
 
 from .bad import DEFAULT_LIMIT, BadSamples
 from .draws import Purpose, shuffled
-from .errors import BadData, BadSample, ShardError
+from .errors import NO_MEMORY, BadData, BadSample, ShardError
 from .index import as_table, write_table
 from .layout import Info, SplitInfo, index_name, read_info
+from .messages import cut
 from .parallel import in_processes
 from .preparing import Preparation, Recipe
 from .scan import Row, scan
@@ -179,8 +180,8 @@ def _write(
                 item = source.item(number)
                 key = _key(number, item.name)
                 parts = recipe.prepare(item.data, item.ending)
-            except (BadData, OSError) as error:
-                bad.append(BadSample(shard, key, str(error)))
+            except (BadData, OSError, MemoryError) as error:
+                bad.append(BadSample(shard, key, cut(error) or NO_MEMORY))
                 continue
             label = str(item.label).encode()
             for suffix, ending, data in parts:

@@ -15,7 +15,7 @@ from torch.utils.data import IterableDataset, default_collate, get_worker_info
 
 from .decode import ImageDecoder
 from .draws import Purpose, kept_generators, seed_all
-from .errors import BadData, BadSample, ShardError
+from .errors import NO_MEMORY, BadData, BadSample, ShardError
 from .index import Shards, key_text
 from .messages import cut
 from .plan import PADDING, Entries, Plan, worker_steps
@@ -206,7 +206,7 @@ class BatchReader(IterableDataset[Batch]):
         except (MemoryError, RuntimeError) as error:
             if isinstance(error, RuntimeError) and "alloc" not in str(error):
                 raise  # torch says in this way that there is no memory
-            return BadSample(sample.shard, sample.key, "it needs more memory than there is"), None
+            return BadSample(sample.shard, sample.key, NO_MEMORY), None
 
     def _collate(self, epoch: int, step: int, entries: Entries, places: Sequence[Place]) -> Batch:
         samples, images = zip(*places, strict=True)

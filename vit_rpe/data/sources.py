@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from .decode import upright
 from .encode import frame_archive
 from .errors import BadData
 from .frame_folder import folder_archive, frame_files
@@ -128,7 +129,7 @@ def as_png(image: Image.Image | NDArray[np.uint8]) -> bytes:
     """Without loss, and without the time of day or anything else that could differ."""
     stream = io.BytesIO()
     picture = image if isinstance(image, Image.Image) else Image.fromarray(np.asarray(image))
-    picture.save(stream, format="PNG")
+    upright(picture).save(stream, format="PNG")
     return stream.getvalue()
 
 
