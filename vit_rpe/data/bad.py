@@ -99,7 +99,7 @@ def _read(path: Path) -> Found:
                 )
             found[row[0], row[1]] = BadSample(*row)
     except csv.Error as error:
-        raise ShardError(f"{path}, line {rows.line_num}: {error}") from None
+        raise ShardError(f"{path}, after line {rows.line_num}: {error}") from None
     found.pop((_HEAD[0], _HEAD[1]), None)
     return found
 

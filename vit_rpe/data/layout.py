@@ -31,6 +31,7 @@ INFO_NAMES = ("_info.json", "info.json")
 # in order of preference, should a sample have several; timm calls JPEGs jpg
 IMAGE_ENDINGS = ("jpg", "jpeg", "png", "webp", "bmp", "gif", "ppm", "tif", "tiff")
 LABEL_ENDINGS = ("cls", "class", "label")
+LARGEST_LABEL = 999_999_999  # nine digits: the index has four bytes for it
 
 
 @dataclass(frozen=True)

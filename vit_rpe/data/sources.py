@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import io
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -17,6 +17,7 @@ from .decode import upright
 from .encode import frame_archive
 from .errors import BadData
 from .frame_folder import folder_archive, frame_files
+from .regular import read_regular
 from .video import ending_of
 
 
@@ -47,6 +48,7 @@ class Files:
     names: Sequence[str]
     labels: Sequence[int]
     classes: Sequence[str]
+    passed_over: Mapping[str, int] = field(default_factory=dict)  # other files, by their ending
 
     def __len__(self) -> int:
         return len(self.names)
@@ -57,7 +59,7 @@ class Files:
             return Item(path.name, label, "zip", folder_archive(path))
         if not ending_of(path.name) and path.exists():
             raise BadData(f"{self.names[i]!r} is no folder of frames, and a file without an ending")
-        return Item(path.stem, label, ending_of(path.name), path.read_bytes())
+        return Item(path.stem, label, ending_of(path.name), read_regular(path))
 
     def fingerprint(self) -> str:
         """Of names, labels and sizes: a file that was replaced by another is noticed."""
