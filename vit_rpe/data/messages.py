@@ -16,16 +16,17 @@ _repr.maxstring = _repr.maxother = _repr.maxlong = LONGEST_VALUE
 def shown(value: Any) -> str:
     """Show a value as `repr` does, with dots in long and nested ones, which it does not walk."""
     try:
-        return _short(_repr.repr(value), LONGEST_VALUE)
+        return short(_repr.repr(value), LONGEST_VALUE)
     except ValueError:  # Python does not print integers of more than some 4,000 digits
         return "an integer of thousands of digits"
 
 
 def cut(text: object) -> str:
     """Shorten a message to one line; beginning and end are kept."""
-    return _short(" ".join(str(text).split()), LONGEST)
+    return short(" ".join(str(text).split()))
 
 
-def _short(line: str, longest: int) -> str:
+def short(line: str, longest: int = LONGEST) -> str:
+    """Leave out the middle of a line that is too long."""
     half = (longest - 5) // 2
     return line if len(line) <= longest else f"{line[:half]} ... {line[-half:]}"
