@@ -472,6 +472,21 @@ def test_addresses_are_of_known_kinds(address):
             open_shards(each)
 
 
+@pytest.mark.parametrize("name", ["_info.json", "a-000.tar", "_index-train.npy"])
+@pytest.mark.parametrize("kind", ["fifo", "zero", "folder"])
+def test_what_is_not_a_file_is_refused(tmp_path, name, kind):
+    if name != "a-000.tar":
+        write_shard(tmp_path / "a-000.tar", map(sample, range(5)))
+    if name != "_info.json":
+        (tmp_path / "_info.json").write_text(json.dumps({"splits": {"train": INFO}}))
+    if kind == "fifo":
+        os.mkfifo(tmp_path / name)
+    else:
+        (tmp_path / name).symlink_to("/dev/zero" if kind == "zero" else tmp_path)
+    with pytest.raises(ShardError, match=f"{name}.*not a regular file|{name} is not an index"):
+        open_shards(str(tmp_path), "train")
+
+
 def test_a_nul_in_an_address():
     for address in ("data/\0digits", ["a\0.tar"], "data/\ud800"):
         with pytest.raises(ShardError, match="is no address: it has a NUL"):

@@ -13,7 +13,17 @@ import numpy as np
 import pytest
 
 from tests.data.samples import make_set
-from vit_rpe.data import Recipe, SampleReader, ShardError, Shards, make_shards, open_shards
+from vit_rpe.data import (
+    ImageTransform,
+    Loader,
+    Plan,
+    Recipe,
+    SampleReader,
+    ShardError,
+    Shards,
+    make_shards,
+    open_shards,
+)
 from vit_rpe.data.origins import digits
 
 
@@ -100,6 +110,16 @@ def test_other_data_are_refused(folder, damage, message):
     damage(folder)
     with pytest.raises(ShardError, match=message) as error:
         read_all(folder)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_worker_says_it_in_one_line_too(folder, workers):
+    permute(folder)
+    shards = open_shards(str(folder), "val")
+    loader = Loader(shards, Plan(shards.lengths, 50), ImageTransform(8), workers=workers)
+    with pytest.raises(ShardError, match="^.*val-00000.tar: the sample .*$") as error:
+        list(loader.epoch(0))
     assert "\n" not in str(error.value)
 
 

@@ -81,6 +81,8 @@ class Shards:
     def rows(self) -> NDArray[Any]:
         """Fields key, offset, size and label for each sample, read from disk as they are used."""
         try:
+            if not os.path.isfile(self.table):
+                raise ValueError("it is not a regular file")
             return np.load(self.table, mmap_mode="r", allow_pickle=False)
         except (OSError, ValueError, EOFError, OverflowError) as error:
             raise ShardError(f"{self.table} is not an index: {error}") from None
@@ -185,7 +187,7 @@ def _open_listed(
     if is_remote(table):
         table = _fetched(table, info, storage)
     path = local_path(table)
-    if split.index_sha256 and _sha256(path) != split.index_sha256:
+    if split.index_sha256 and os.path.isfile(path) and _sha256(path) != split.index_sha256:
         raise ShardError(
             f"{path} is not the index that _info.json names: it is damaged, or of other shards; "
             "remove it, and it is made again"

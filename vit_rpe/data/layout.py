@@ -31,6 +31,7 @@ INFO_NAMES = ("_info.json", "info.json")
 # in order of preference, should a sample have several; timm calls JPEGs jpg
 IMAGE_ENDINGS = ("jpg", "jpeg", "png", "webp", "bmp", "gif", "ppm", "tif", "tiff")
 LABEL_ENDINGS = ("cls", "class", "label")
+LARGEST_INFO = 1 << 28  # in bytes; 10,000 shards need some two million
 LARGEST_LABEL = 999_999_999  # nine digits: the index has four bytes for it
 
 
@@ -69,7 +70,7 @@ def read_info(folder: str, storage: Storage) -> Info | None:
         url = join(folder, name)
         if exists(url):
             with storage.open(url) as file:
-                return parse_info(file.read(), url)
+                return parse_info(file.read(LARGEST_INFO), url)
     return None
 
 

@@ -11,6 +11,7 @@ from torch.utils.data import DataLoader
 
 from .bad import BadSamples
 from .decode import ImageDecoder
+from .errors import ShardError
 from .index import Shards
 from .plan import Plan
 from .reader import Batch, BatchReader, Decoder, Transform
@@ -77,10 +78,12 @@ class Loader:
         if not 0 <= start <= stop:
             raise ValueError(f"steps go from start >= 0 to stop >= start, got {start} to {stop}")
         for batch in self._loader(replace(self._reader, start=start, stop=stop)):
+            if isinstance(batch, ShardError):
+                raise batch
             self.bad.add(batch.bad)
             yield self._reader.finish(batch, torch.device(self.device))
 
-    def _loader(self, reader: BatchReader) -> DataLoader[Batch]:
+    def _loader(self, reader: BatchReader) -> DataLoader[Batch | ShardError]:
         return DataLoader(
             reader,
             batch_size=None,

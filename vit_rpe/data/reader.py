@@ -120,8 +120,12 @@ class SampleReader:
 
 
 @dataclass
-class BatchReader(IterableDataset[Batch]):
-    """The batches of one rank, from step `start` to `stop`; workers of a DataLoader take turns."""
+class BatchReader(IterableDataset["Batch | ShardError"]):
+    """The batches of one rank, from step `start` to `stop`; workers of a DataLoader take turns.
+
+    A shard that cannot be used ends them. Its error is handed over, not raised: what a worker
+    raises, DataLoader would turn into a page of text.
+    """
 
     shards: Shards
     plan: Plan
@@ -136,11 +140,14 @@ class BatchReader(IterableDataset[Batch]):
     def __post_init__(self) -> None:
         self._reader = SampleReader(self.shards, self.num_classes)
 
-    def __iter__(self) -> Iterator[Batch]:
+    def __iter__(self) -> Iterator[Batch | ShardError]:
         info = get_worker_info()
         worker, workers = (info.id, info.num_workers) if info else (0, 1)
-        for step in worker_steps(self.start, self.stop, worker, workers):
-            yield self.batch(step)
+        try:
+            for step in worker_steps(self.start, self.stop, worker, workers):
+                yield self.batch(step)
+        except ShardError as error:
+            yield error
 
     def batch(self, step: int) -> Batch:
         """The batch of a step: the same wherever and whenever it is made."""

@@ -19,6 +19,7 @@ from webdataset.gopen import gopen
 
 from .errors import ShardError
 from .messages import cut, shown
+from .regular import open_regular
 
 T = TypeVar("T")
 
@@ -130,7 +131,7 @@ class Storage:
         """A whole shard, to be read from its beginning."""
         path = self._local(url)
         if path is not None:
-            return _named(url, lambda: open(path, "rb"))
+            return _named(url, lambda: open_regular(path))
         fs, name = file_system(url)
         return _patiently(url, lambda: fs.open(name, "rb"))
 

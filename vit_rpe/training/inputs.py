@@ -154,7 +154,7 @@ def evaluation_loader(
     side, options = config["input_size"][-1], evaluation_options(config)
     try:
         transform = medium.transform(side, training=False, options=options)
-    except (ValueError, KeyError) as error:
+    except (ValueError, KeyError, TypeError) as error:
         raise RecipeError(f"evaluation (interpolation, crop_pct, ...): {error}") from None
     return Loader(
         shards,
