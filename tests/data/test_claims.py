@@ -38,6 +38,7 @@ def test_a_shard_that_nobody_knows_is_never_written_over(source, tmp_path):
 def test_shards_whose_info_is_lost_are_never_written_over(source, tmp_path):
     make_shards(source, tmp_path, "val", Recipe(100))
     (tmp_path / "_info.json").unlink()
+    (tmp_path / "bad_samples-val.csv").write_text("shard,key,reason\ns,k,r\n")
     before = files(tmp_path)
     with pytest.raises(ShardError, match="val-00000.tar is there, and neither"):
         make_shards(source, tmp_path, "val", Recipe(100))

@@ -141,6 +141,7 @@ def table(tmp_path: Path, text: str | bytes) -> Path:
             r"list.csv, after line 1: field larger than field limit",
         ),
         ("path,label\na.png,2147483648", r"line 2: a label below 1000000000, got '2147483648'"),
+        ("path,label\na.png," + "9" * 9999, r"line 2: a label below 1000000000, got '9999"),
         (
             "path,label\na.png,1\nb.png,cat",
             "line 3: label 'cat' is a name, and '1' in line 2 a num",

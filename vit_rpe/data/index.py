@@ -190,7 +190,7 @@ def _open_listed(
     if split.index_sha256 and os.path.isfile(path) and _sha256(path) != split.index_sha256:
         raise ShardError(
             f"{path} is not the index that _info.json names: it is damaged, or of other shards; "
-            "remove it, and it is made again"
+            "make the shards again (what is whole is kept), or remove it and read without checksums"
         )
     return Shards(
         urls,

@@ -128,8 +128,6 @@ def _claim(
         before, known = info.splits[split].made, [*info.splits[split].filenames, index_name(split)]
     else:
         before, known = _read_record(record, dict) if begun else made, []
-        if not begun:
-            _forget_bad(_bad_path(folder, split))
     if not begun:
         _check_free(folder, [*names, index_name(split)], known)
     changed = [name for name in made if before.get(name) != made[name]]
@@ -141,6 +139,8 @@ def _claim(
         )
     if info is not None and info.splits and list(classes) != list(info.classes):
         raise ShardError(f"{folder} has shards of other classes than those of the split {split!r}")
+    if not begun and not known:
+        _forget_bad(_bad_path(folder, split))
     for left in folder.glob(f".{split}-*.part"):  # by a run that was killed
         left.unlink()
     with written_whole(record) as file:

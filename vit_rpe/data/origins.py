@@ -164,7 +164,7 @@ def _are_numbers(labels: Sequence[str], path: str | Path) -> bool:
                 f"{path}, line {line}: label {shown(label)} is {kinds[0]}, and {shown(labels[0])} "
                 f"in line 2 {kinds[1]}: all must be one or the other"
             )
-        if is_number and int(label) > LARGEST_LABEL:
+        if is_number and len(label.strip().lstrip("0")) > len(str(LARGEST_LABEL)):
             raise ValueError(
                 f"{path}, line {line}: a label below {LARGEST_LABEL + 1}, got {shown(label)}"
             )

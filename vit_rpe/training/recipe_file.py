@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -133,12 +134,12 @@ def _check_bounds(values: Values, where: str) -> None:
     left, found = MOST_VALUES, [(name, each, 1) for name in values for each in (name, values[name])]
     while found:
         name, value, depth = found.pop()
-        inner = [*value.items()] if isinstance(value, dict) else value
+        inner = [*chain(*value.items())] if isinstance(value, dict) else value
         if isinstance(inner, list | tuple | set):
             left -= 1 + len(inner)
             if left < 0:
                 raise RecipeError(f"{where}: {TOO_MANY}")
-            if depth > 2 * DEEPEST:
+            if depth > DEEPEST:
                 raise RecipeError(f"{where}: {shown(name)}: nested more than {DEEPEST} deep")
             found += [(name, each, depth + 1) for each in inner]
         elif isinstance(value, int) and abs(value) >= 2**63:
