@@ -2,6 +2,7 @@
 
     python tools/make_shards.py digits data/digits
     python tools/make_shards.py folder ~/imagenet data/imagenet --workers 16 --size 256
+    python tools/make_shards.py folder photos data/photos --val-fraction 0.1
     python tools/make_shards.py csv list.csv data/mine
     python tools/make_shards.py idx fashion-mnist data/fashion-mnist
     python tools/make_shards.py torchvision CIFAR10 data/cifar10 --root downloads --download
@@ -28,7 +29,6 @@ from vit_rpe.data import (
     VIDEO_ENDINGS,
     BadSamples,
     Recipe,
-    ShardError,
     VideoDecoder,
     VideoRecipe,
     make_shards,
@@ -36,9 +36,18 @@ from vit_rpe.data import (
     verify,
 )
 from vit_rpe.data.bad import DEFAULT_LIMIT
-from vit_rpe.data.layout import IMAGE_ENDINGS, read_info
+from vit_rpe.data.held_out import hold_out
+from vit_rpe.data.layout import IMAGE_ENDINGS, is_pattern, read_info
+from vit_rpe.data.messages import cut
 from vit_rpe.data.moving import moving_digits, moving_pairs
-from vit_rpe.data.origins import csv_file, digits, idx_folder, image_folder, torchvision_dataset
+from vit_rpe.data.origins import (
+    csv_file,
+    digits,
+    idx_folder,
+    image_folder,
+    listed,
+    torchvision_dataset,
+)
 from vit_rpe.data.preparing import Preparation, check_all
 from vit_rpe.data.sources import Source
 from vit_rpe.data.storage import Storage
@@ -46,11 +55,28 @@ from vit_rpe.data.video_origins import video_folder, video_table
 
 Origin = Callable[[argparse.Namespace], Mapping[str, Source]]
 
+MOST_WORKERS = 512
+WRONG = 2  # exit code of a wrong input
+
 
 def share(text: str) -> float:
     value = float(text)
     if not 0 <= value <= 1:
         raise ValueError
+    return value
+
+
+def between(text: str) -> float:
+    value = float(text)
+    if not 0 < value < 1:
+        raise ValueError
+    return value
+
+
+def processes(text: str) -> int:
+    value = positive_integer(text)
+    if value > MOST_WORKERS:
+        raise argparse.ArgumentTypeError(f"at most {MOST_WORKERS} processes, got {value}")
     return value
 
 
@@ -74,6 +100,18 @@ def add_size(parser: argparse.ArgumentParser) -> None:
     add("--quality", type=positive_integer, default=Recipe.quality, help="of re-encoded JPEGs")
 
 
+def add_held_out(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--val-fraction",
+        type=between,
+        help="hold so much of each class out as the split val, by the names of files",
+    )
+
+
+def held_out(args: argparse.Namespace, splits: Mapping[str, Source]) -> Mapping[str, Source]:
+    return splits if args.val_fraction is None else hold_out(splits, args.val_fraction)
+
+
 def add_video(kinds: argparse._SubParsersAction) -> None:
     kind = kinds.add_parser("video", help="class/video.mp4 or class/video/frame.jpg, or a .csv")
     kind.add_argument("source", type=Path)
@@ -83,6 +121,7 @@ def add_video(kinds: argparse._SubParsersAction) -> None:
     add("--clip-frames", type=positive_integer, help="one sample for each clip of so many frames")
     add("--min-frames", type=positive_integer, default=1, help="shorter videos are bad")
     add("--crf", type=int, default=VideoRecipe.crf, help="quality of re-encoded videos (x264)")
+    add_held_out(kind)
     add_size(kind)
     add_making(kind, videos, VideoRecipe)
     kind = kinds.add_parser("moving-digits", help="scikit-learn's digits in motion: tiny clips")
@@ -96,13 +135,13 @@ def add_video(kinds: argparse._SubParsersAction) -> None:
 
 def videos(args: argparse.Namespace) -> Mapping[str, Source]:
     if args.source.suffix.lower() == ".csv":
-        return video_table(args.source, args.root)
-    return video_folder(args.source, args.split)
+        return held_out(args, video_table(args.source, args.root))
+    return held_out(args, video_folder(args.source, args.split))
 
 
 def add_common(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("--workers", type=positive_integer, default=os.cpu_count() or 1, help="processes")
+    add("--workers", type=processes, default=os.cpu_count() or 1, help="processes")
     add(
         "--max-bad",
         type=share,
@@ -125,15 +164,17 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     kind = kinds.add_parser("folder", help="class/image.jpg, also below train/ and val/")
     kind.add_argument("source", type=Path)
     kind.add_argument("--split", default="train", help="name, where there is no train/ or val/")
+    add_held_out(kind)
     add_size(kind)
-    add_making(kind, lambda args: image_folder(args.source, args.split))
+    add_making(kind, lambda args: held_out(args, image_folder(args.source, args.split)))
     kind = kinds.add_parser(
         "csv", help="a table with the columns path, label and, if wanted, split"
     )
     kind.add_argument("source", type=Path)
     kind.add_argument("--root", type=Path, help="folder of the paths (default: that of the table)")
+    add_held_out(kind)
     add_size(kind)
-    add_making(kind, lambda args: csv_file(args.source, args.root))
+    add_making(kind, lambda args: held_out(args, csv_file(args.source, args.root)))
     kind = kinds.add_parser("idx", help="idx files, as MNIST and Fashion-MNIST have them")
     kind.add_argument("source", type=Path)
     add_size(kind)
@@ -182,11 +223,14 @@ def make(args: argparse.Namespace) -> None:
             f"{split}: {info.num_samples} samples in {len(info.filenames)} shards, "
             f"{sum(info.shard_bytes) / 1e6:.1f} MB, {len(bad)} of {len(source)} left out as bad"
         )
+        if passed := getattr(source, "passed_over", {}):
+            files, kinds = sum(passed.values()), ", ".join(recipe.endings)
+            print(f"{split}: {files} files passed over: {listed(passed)} (taken are {kinds})")
     print(f"shards, index and _info.json are in {args.output}")
 
 
 def check(args: argparse.Namespace) -> None:
-    info = read_info(args.source, Storage()) if "tar" not in args.source else None
+    info = None if is_pattern(args.source) else read_info(args.source, Storage())
     splits = [args.split] if args.split or info is None else sorted(info.splits)
     for split in splits:
         listed = info.splits.get(split) if info else None
@@ -226,8 +270,9 @@ def main(argv: list[str] | None = None) -> None:
         args.run(args)
     except KeyboardInterrupt:
         sys.exit("\nstopped; the same command goes on from here")
-    except (ShardError, ValueError, OSError, RuntimeError, ImportError) as error:
-        sys.exit(f"make_shards: error: {error}")
+    except (ValueError, OSError, RuntimeError, ImportError, MemoryError) as error:
+        print(f"make_shards: error: {cut(error) or type(error).__name__}", file=sys.stderr)
+        sys.exit(WRONG)
 
 
 if __name__ == "__main__":

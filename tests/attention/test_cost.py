@@ -1,3 +1,5 @@
+import json
+import os
 from dataclasses import asdict
 
 import pytest
@@ -71,13 +73,73 @@ def test_constants_are_measured_once_and_kept(tmp_path, monkeypatch):
     assert calibrate.device_costs(cpu) == PathCosts()
 
 
-def test_a_spoilt_file_of_constants_is_measured_anew(tmp_path, monkeypatch):
-    file = tmp_path / "costs.json"
-    file.write_text('{"cpu": [1, 2')
-    monkeypatch.setenv(calibrate.SETTING, str(file))
+@pytest.fixture
+def measured(monkeypatch):
     monkeypatch.setattr(calibrate, "measure", lambda _: PathCosts(multiply=7.0))
     calibrate._device_costs.cache_clear()
-    assert calibrate.device_costs(torch.device("cpu")).multiply == 7.0
+    yield lambda: calibrate.device_costs(torch.device("cpu")).multiply
+    calibrate._device_costs.cache_clear()
+
+
+def constants(**values) -> str:
+    return json.dumps({calibrate._name(torch.device("cpu")): {**asdict(PathCosts()), **values}})
+
+
+SPOILT = [
+    ("meet at 9", "is no file of path costs"),
+    ('{"cpu": [1, 2', "is no file of path costs"),
+    ('{"cpu": [1, 2]}', "is no file of path costs"),
+    ("[1]", "is no file of path costs"),
+    ("[" * 99_999, "is no file of path costs"),
+    (constants(multiply=float("nan")), "multiply is a positive number of nanoseconds, got nan"),
+    (constants(call=-1e300), "call is a positive number of nanoseconds, got -1e[+]300"),
+    (constants(call=0), "call is a positive number of nanoseconds, got 0"),
+    (constants(call="1"), "call is a positive number of nanoseconds, got '1'"),
+    (constants(call=float("inf")), "call is a positive number of nanoseconds, got inf"),
+]
+
+
+@pytest.mark.parametrize(("text", "message"), SPOILT)
+def test_a_file_of_something_else_is_refused_and_left_as_it_is(
+    tmp_path, monkeypatch, measured, text, message
+):
+    file = tmp_path / "notes.txt"
+    file.write_text(text)
+    monkeypatch.setenv(calibrate.SETTING, str(file))
+    with pytest.raises(ValueError, match=f"VIT_RPE_PATH_COSTS: .*notes.txt.*{message}"):
+        measured()
+    monkeypatch.setattr(calibrate, "measure", lambda _: pytest.fail("measured for nothing"))
+    assert calibrate.main() == 2 and file.read_text() == text
+
+
+def test_a_file_that_cannot_be_a_file_of_constants(tmp_path, monkeypatch, measured):
+    os.mkfifo(tmp_path / "pipe")
+    monkeypatch.setenv(calibrate.SETTING, str(tmp_path / "pipe"))
+    with pytest.raises(ValueError, match="VIT_RPE_PATH_COSTS: .*pipe: it is not a regular file"):
+        measured()
+
+
+@pytest.mark.parametrize(("text", "message"), SPOILT[1:])
+def test_constants_in_the_cache_that_are_spoilt_are_measured_anew(
+    tmp_path, monkeypatch, measured, text, message
+):
+    monkeypatch.delenv(calibrate.SETTING)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    calibrate.costs_file().parent.mkdir()
+    calibrate.costs_file().write_text(text)
+    assert measured() == 7.0
+    assert json.loads(calibrate.costs_file().read_text())  # and kept
+
+
+def test_constants_of_other_devices_and_versions_are_kept(tmp_path, monkeypatch, measured):
+    file = tmp_path / "costs.json"
+    file.write_text(json.dumps({"old": {"call": 3.0}, "gpu": asdict(PathCosts(call=9.0))}))
+    monkeypatch.setenv(calibrate.SETTING, str(file))
+    assert measured() == 7.0
+    assert {"old", "gpu"} < set(json.loads(file.read_text()))
+    file.write_text("")  # made by mktemp
+    calibrate._device_costs.cache_clear()
+    assert measured() == 7.0 and len(json.loads(file.read_text())) == 1
 
 
 def test_a_model_settles_its_path():

@@ -7,6 +7,7 @@ import io
 import json
 import os
 import pickle
+import re
 import struct
 import tarfile
 import zlib
@@ -91,8 +92,6 @@ def with_bad(tmp_path, bad: dict, total: int = 7) -> Shards:
 )
 @pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")
 def test_a_bad_sample_is_named_and_the_others_come(tmp_path, bad, reason):
-    import re
-
     ((key, found),) = bad_of(with_bad(tmp_path, bad), num_classes=10)
     assert key == "k0002" and re.search(reason, found)
 
@@ -161,6 +160,86 @@ def test_the_record_is_read_back(tmp_path):
     assert second.found == first.found
     second.add([BadSample("s", "k2", "r"), BadSample("t", "k2", "r")])
     assert len(BadSamples(100, 0.5, path)) == 3
+
+
+def spoilt_set(folder: Path, bad: set[int], total: int = 20) -> Shards:
+    samples = [{**sample(i), "png": b"x"} if i in bad else sample(i) for i in range(total)]
+    write_shard(folder / "a-000.tar", samples)
+    return open_shards(str(folder))
+
+
+def loader_of(shards: Shards, record: Path, limit: float = 0.1, **place) -> Loader:
+    plan = Plan(shards.lengths, 4, shuffle=False)
+    bad = BadSamples(shards.num_samples, limit, record)
+    return Loader(shards, plan, ImageTransform(8), bad=bad, **place)
+
+
+def test_the_limit_holds_after_a_restart(tmp_path):
+    shards, record = spoilt_set(tmp_path / "s", {0, 4, 8, 12}), tmp_path / "bad.csv"
+    message = r"3 of 20 samples are bad, the limit is 10.00% \(2\)"
+    with pytest.raises(ShardError, match=message):
+        list(loader_of(shards, record).epoch(0))
+    for _ in range(3):  # a supervisor starts it again and again
+        with pytest.raises(ShardError, match=message):
+            loader_of(shards, record)
+    assert len(list(loader_of(shards, record, limit=0.2).epoch(0))) == 5
+
+
+def test_samples_that_were_repaired_are_bad_no_more(tmp_path):
+    shards, record = spoilt_set(tmp_path / "s", {0, 4, 8, 12}), tmp_path / "bad.csv"
+    with pytest.raises(ShardError):
+        list(loader_of(shards, record).epoch(0))
+    shards = spoilt_set(tmp_path / "s", {4, 12})
+    loader = loader_of(shards, record)
+    assert [key for _, key in loader.bad.found] == ["k0004"]  # pyright: ignore
+    assert sum(int(batch.valid.sum()) for batch in loader.epoch(0)) == 18
+    assert len(BadSamples(20, 0.1, record)) == 2
+
+
+def test_the_limit_is_that_of_all_ranks_together(tmp_path):
+    shards, record = spoilt_set(tmp_path / "s", {0, 2, 4, 6}), tmp_path / "bad.csv"
+    ranks = [loader_of(shards, record, rank=rank, world=2).epoch(0) for rank in range(2)]
+    with pytest.raises(ShardError, match="3 of 20 samples are bad"):
+        for batches in zip(*ranks, strict=True):
+            assert len(batches) == 2
+
+
+def test_evaluation_on_ranks_without_a_record_has_one_limit():
+    record = BadSamples(20, 0.1)
+    record.check(2)
+    with pytest.raises(ShardError, match=r"3 of 20 samples are bad, the limit is 10.00% \(2\)"):
+        record.check(3)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"shard,key,reason\ns,k\n",
+        b"shard,key,reason\n\n",
+        b"a diary\nof somebody else\n",
+        b'shard,key,reason\ns,k,"' + b"x" * 200_000 + b'"\n',
+    ],
+)
+def test_a_record_that_is_none(tmp_path, content):
+    (tmp_path / "bad.csv").write_bytes(content)
+    with pytest.raises(ShardError, match=r"bad.csv, (after )?line \d: ") as error:
+        BadSamples(20, 0.1, tmp_path / "bad.csv")
+    assert len(str(error.value)) < 600 and (tmp_path / "bad.csv").read_bytes() == content
+
+
+def test_a_record_with_any_bytes_is_read_back(tmp_path):
+    (tmp_path / "bad.csv").write_bytes(b"shard,key,reason\ns,k\xff,r\n")
+    assert len(BadSamples(20, 0.1, tmp_path / "bad.csv")) == 1
+
+
+def test_memory_that_one_sample_asks_too_much_of(tmp_path):
+    def greedy(data: bytes):
+        if data == encoded(2):
+            raise MemoryError
+        return ImageDecoder()(data)
+
+    found = bad_of(make_set(tmp_path / "s", (7,)), decode=greedy)
+    assert found == [("k0002", "it needs more memory than there is")]
 
 
 # --- shards that are refused --------------------------------------------------------------------
@@ -257,7 +336,16 @@ INFO = {"name": "train", "num_samples": 5, "filenames": ["a-000.tar"], "shard_le
         ({"num_samples": 6, "shard_lengths": [6]}, "says 6 samples for a-000.tar, which has 5"),
         ({"filenames": ["a-000.tar", "b.tar"]}, "2 filenames and 1 shard_lengths"),
         ({"filenames": ["gone.tar"]}, "gone.tar cannot be read"),
-        ({"filenames": ["pipe:touch x"]}, "names a command"),
+        ({"filenames": ["pipe:touch x"]}, "a name of a file in its folder was expected"),
+        ({"filenames": ["../a-000.tar"]}, r"names '\.\./a-000.tar'; a name of a file in its"),
+        ({"filenames": ["/tmp/a-000.tar"]}, "a name of a file in its folder"),
+        ({"filenames": ["http://127.0.0.1/a.tar"]}, "not a command, an address or a path out"),
+        ({"filenames": ["reference://x::file:///a.json"]}, "a name of a file in its folder"),
+        ({"filenames": ["a\0.tar"]}, "a name of a file in its folder"),
+        ({"name": "../../train"}, "names '_index-../../train.npy'; a name of a file in its"),
+        ({"num_samples": 1e999}, "not in timm's layout: cannot convert float infinity"),
+        ({"shard_lengths": [10**4000]}, "shard_lengths sum to an integer of|sum to 1000"),
+        ({"sha256": ["1", "2"]}, "1 filenames, but 2 sizes or sums"),
         ({"shard_lengths": "five"}, "not in timm's layout"),
         ({"num_samples": None}, "not in timm's layout"),
     ],
@@ -269,7 +357,7 @@ def test_an_info_that_disagrees_with_the_shards(tmp_path, change, message):
         open_shards(str(tmp_path), "train")
 
 
-@pytest.mark.parametrize("text", ["{", "[]", '{"splits": 3}', "{}"])
+@pytest.mark.parametrize("text", ["{", "[]", '{"splits": 3}', "{}", "[" * 99_999])
 def test_an_info_that_is_none(tmp_path, text):
     (tmp_path / "_info.json").write_text(text)
     with pytest.raises(ShardError, match="_info.json is not in timm's layout"):
@@ -281,6 +369,8 @@ def test_an_index_that_is_none_or_of_other_shards(tmp_path):
     from vit_rpe.data.origins import digits
 
     make_shards(digits()["val"], tmp_path, "val", Recipe(200))
+    info = tmp_path / "_info.json"  # as one of before indices had sums
+    info.write_text(re.sub(r'"index_sha256": "\w+"', '"index_sha256": ""', info.read_text()))
     table = tmp_path / "_index-val.npy"
     trap = tmp_path / "trap"
     import numpy as np
@@ -292,3 +382,112 @@ def test_an_index_that_is_none_or_of_other_shards(tmp_path):
     np.save(table, np.zeros(3))
     with pytest.raises(ShardError, match="has 3 rows for 355 samples"):
         open_shards(str(tmp_path), "val")
+    np.save(table, np.zeros(355, [("offset", "<i8"), ("label", "<i4")]))
+    with pytest.raises(ShardError, match="is not an index: it has no column 'key'"):
+        open_shards(str(tmp_path), "val")
+    table.write_bytes(b"")
+    with pytest.raises(ShardError, match="is not an index"):
+        open_shards(str(tmp_path), "val")
+
+
+def test_an_index_in_the_cache_that_is_spoilt_is_made_again(tmp_path, cache):
+    make_set(tmp_path / "s", (3, 4))
+    for spoil in ("garbage", "[9, 9]", "[3, null]", "7", "[" * 99_999):
+        for file in cache.glob("index/*.json"):
+            file.write_text(spoil)
+        assert open_shards(str(tmp_path / "s")).lengths == (3, 4)
+    for file in cache.glob("index/*.npy"):
+        file.write_bytes(b"")
+    assert open_shards(str(tmp_path / "s")).lengths == (3, 4)
+
+
+def header(name: str, size: bytes) -> bytes:
+    """A tar header whose size stands there as these 12 bytes."""
+    block = bytearray(tarfile.TarInfo(name).tobuf(tarfile.GNU_FORMAT))
+    block[124:136] = size
+    block[148:156] = b" " * 8
+    block[148:156] = b"%06o\0 " % sum(block)
+    return bytes(block)
+
+
+def pax(**records: str) -> bytes:
+    info = tarfile.TarInfo("k1.png")
+    info.pax_headers = {name.replace("_", "."): value for name, value in records.items()}
+    return info.tobuf(tarfile.PAX_FORMAT)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        header("k1.png", b"\x80" + b"\xff" * 11),
+        header("k1.png", b"\x80\0\0\0" + b"\x7f" + b"\xff" * 7),
+        header("k1.png", b"\xff" * 11 + b"\0"),
+        header("k1.png", b"\xff" * 10 + b"\xfe\0"),
+        pax(size="9" * 30),
+        pax(size="-512"),
+        pax(GNU_sparse_map="x,y"),
+        pax(GNU_sparse_major="1", GNU_sparse_minor="0"),
+        pax(GNU_sparse_size="9" * 30),
+    ],
+    ids=range(9),
+)
+def test_odd_headers_are_refused(tmp_path, content):
+    (tmp_path / "a-000.tar").write_bytes(content + bytes(4096))
+    with pytest.raises(ShardError, match="a-000.tar ") as error:
+        open_shards(str(tmp_path))
+    assert len(str(error.value)) < 600
+
+
+def test_a_sparse_member_is_refused(tmp_path):
+    """Its bytes are not in one piece, so an offset and a size would read others."""
+    content = pax(GNU_sparse_size="600", GNU_sparse_map="0,10,500,10")
+    (tmp_path / "a-000.tar").write_bytes(content + bytes(4096))
+    with pytest.raises(ShardError, match=r"'k1.png', stored in pieces \(sparse\)"):
+        open_shards(str(tmp_path))
+
+
+def test_one_long_name_does_not_blow_up_the_index(tmp_path):
+    samples = [sample(i) for i in range(3)]
+    samples[1]["__key__"] = "k" * 1_000_000
+    write_shard(tmp_path / "a-000.tar", samples)
+    with pytest.raises(ShardError, match="a name of 1000004 characters, at most 1000") as error:
+        open_shards(str(tmp_path))
+    assert len(str(error.value)) < 600
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "reference://?fo=file:///x.json",
+        "simplecache::http://127.0.0.1/x",
+        "local://x",
+        "shell://x",
+        "zip://x::file:///tmp/a.zip",
+        "github://a:b@main/",
+    ],
+)
+def test_addresses_are_of_known_kinds(address):
+    for each in (address, [f"{address}/a.tar"]):
+        with pytest.raises(ShardError, match="is no address that shards are read from"):
+            open_shards(each)
+
+
+@pytest.mark.parametrize("name", ["_info.json", "a-000.tar", "_index-train.npy"])
+@pytest.mark.parametrize("kind", ["fifo", "zero", "folder"])
+def test_what_is_not_a_file_is_refused(tmp_path, name, kind):
+    if name != "a-000.tar":
+        write_shard(tmp_path / "a-000.tar", map(sample, range(5)))
+    if name != "_info.json":
+        (tmp_path / "_info.json").write_text(json.dumps({"splits": {"train": INFO}}))
+    if kind == "fifo":
+        os.mkfifo(tmp_path / name)
+    else:
+        (tmp_path / name).symlink_to("/dev/zero" if kind == "zero" else tmp_path)
+    with pytest.raises(ShardError, match=f"{name}.*not a regular file|{name} is not an index"):
+        open_shards(str(tmp_path), "train")
+
+
+def test_a_nul_in_an_address():
+    for address in ("data/\0digits", ["a\0.tar"], "data/\ud800"):
+        with pytest.raises(ShardError, match="is no address: it has a NUL"):
+            open_shards(address, "val")

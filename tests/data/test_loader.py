@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import pickle
+from inspect import signature
 
 import numpy as np
 import pytest
 import torch
 import webdataset as wds
 from PIL import Image
+from timm.data.transforms_factory import create_transform
 
 from tests.data.samples import make_set, pixels
 from vit_rpe.data import (
@@ -22,6 +24,7 @@ from vit_rpe.data import (
     Resolution,
     SampleReader,
 )
+from vit_rpe.data.transforms import OPTIONS
 
 LENGTHS = (7, 1, 12, 4, 9)  # 33 samples
 AUGMENTED = {"auto_augment": "rand-m9-mstd0.5-inc1", "re_prob": 0.5, "re_mode": "pixel"}
@@ -205,5 +208,6 @@ def test_wrong_settings_are_refused(shards):
         Loader(shards, Plan(shards.lengths, 8), Exact(), world=3)
     with pytest.raises(ValueError, match="got 4 to 2"):
         next(iter(Loader(shards, Plan(shards.lengths, 8), Exact()).batches(4, 2)))
+    assert OPTIONS < set(signature(create_transform).parameters)  # each is one of timm's
     with pytest.raises(ValueError, match="no option 'flip'; there are .*hflip"):
         ImageTransform(16, options={"flip": 1})

@@ -154,8 +154,8 @@ def test_folders_that_cannot_be_used(folder, tmp_path):
     with pytest.raises(ValueError, match="no folder"):
         video_folder(tmp_path / "nothing")
     (tmp_path / "empty" / "class").mkdir(parents=True)
-    with pytest.raises(ShardError, match="no samples for the split 'train'"):
-        made(video_folder(tmp_path / "empty")["train"], tmp_path / "out")
+    with pytest.raises(ValueError, match="class' has no videos"):
+        video_folder(tmp_path / "empty")
     with pytest.raises(ValueError, match="clip_frames must be 1 or more, got 0"):
         VideoRecipe(clip_frames=0)
     with pytest.raises(ValueError, match="crf is a quality of x264, from 0 to 51, got 60"):

@@ -47,9 +47,9 @@ def test_verify_names_bad_samples(tool, tmp_path, capsys):
     options = ["--quiet", "--num-classes", "10", "--workers", "1"]
     with pytest.raises(SystemExit) as stop:
         tool.main(["verify", str(tmp_path / "s"), *options])
-    out = capsys.readouterr().out
+    out, err = capsys.readouterr()
     assert f"bad: {path} k0001: " in out and f"bad: {path} k0002: wrong label: 12" in out
-    assert "2 of 3 samples are bad" in str(stop.value)
+    assert "2 of 3 samples are bad" in err and stop.value.code == 2
     tool.main(["verify", str(path), *options, "--max-bad", "0.7"])
 
 
@@ -109,7 +109,7 @@ def test_a_killed_run_goes_on(tool, tmp_path):
     ("arguments", "message"),
     [
         (["folder", "{tmp}/none", "{tmp}/o"], "no folder"),
-        (["folder", "{tmp}", "{tmp}/o"], "has no folders, one for each class"),
+        (["folder", "{tmp}/starter", "{tmp}/o"], "has no folders, one for each class"),
         (["csv", "{tmp}/none.csv", "{tmp}/o"], "No such file or directory: "),
         (["idx", "{tmp}", "{tmp}/o"], "no files such as train-images-idx3-ubyte.gz"),
         (["torchvision", "Nothing", "{tmp}/o", "--root", "{tmp}"], "has no 'Nothing'"),
@@ -122,14 +122,47 @@ def test_a_killed_run_goes_on(tool, tmp_path):
             ["verify", "pipe:echo"],
             "commands run only if allowed on the command line (--allow-pipe)",
         ),
-        (["verify", "nosuch://x/y.tar"], "Protocol not known: nosuch"),
+        (["verify", "nosuch://x/y.tar"], "is no address that shards are read from"),
+        (["folder", "a\0b", "{tmp}/o"], "no folder 'a\\x00b'"),
+        (["digits", "{tmp}/file/o"], "Not a directory"),
+        (["csv", "{tmp}/bare.csv", "{tmp}/o"], "bare.csv has no rows"),
+        (["folder", "{tmp}/empty", "{tmp}/o"], "cat' has no images"),
+        (["verify", "{tmp}/starter"], "starter/_info.json is not in timm's layout"),
     ],
 )
-def test_wrong_input_gives_one_line(tool, tmp_path, arguments, message):
+def test_wrong_input_gives_one_line(tool, tmp_path, capsys, arguments, message):
+    (tmp_path / "file").touch()
+    (tmp_path / "bare.csv").write_text("path,label\n")
+    (tmp_path / "empty" / "cat").mkdir(parents=True)
+    (tmp_path / "starter").mkdir()
+    (tmp_path / "starter" / "_info.json").write_text("{}")
     with pytest.raises(SystemExit) as stop:
-        tool.main([argument.replace("{tmp}", str(tmp_path)) for argument in arguments])
-    text = str(stop.value)
-    assert text.startswith("make_shards: error: ") and message in text and "\n" not in text
+        given = [argument.replace("{tmp}", str(tmp_path)) for argument in arguments]
+        tool.main([*given, "--quiet"])
+    err = capsys.readouterr().err
+    assert err.startswith("make_shards: error: ") and message in err and err.count("\n") == 1
+    assert stop.value.code == 2
+
+
+def test_a_share_is_held_out_and_other_files_are_named(tool, tmp_path, capsys):
+    for label in ("cat", "dog"):
+        (tmp_path / "in" / label).mkdir(parents=True)
+        for i in range(30):
+            (tmp_path / "in" / label / f"{i}.png").write_bytes(encoded(i % 3))
+    (tmp_path / "in" / "dog" / "photo.avif").write_text("x")
+    rows = [f"{label}/{i}.png,{label}" for label in ("cat", "dog") for i in range(30)]
+    (tmp_path / "in" / "list.csv").write_text("\n".join(["path,label", *rows]))
+    found = []
+    for kind, source in (("folder", "in"), ("csv", "in/list.csv")):
+        options = ["--val-fraction", "0.2", "--quiet", "--workers", "1"]
+        tool.main([kind, str(tmp_path / source), str(tmp_path / kind), *options])
+        shown = capsys.readouterr().out
+        found.append([line for line in shown.splitlines() if " samples in " in line])
+        passed = "train: 2 files passed over: 1 x .avif, 1 x .csv (taken are jpg, "
+        assert (passed in shown) == (kind == "folder") and "val: " in shown
+    assert [line.split(" in ")[0] for line in found[0]] == [
+        line.split(" in ")[0] for line in found[1]
+    ]
 
 
 @pytest.mark.parametrize(
@@ -139,6 +172,8 @@ def test_wrong_input_gives_one_line(tool, tmp_path, arguments, message):
         (["films", "x"], "invalid choice: 'films'"),
         (["digits", "x", "--size", "0"], "--size"),
         (["digits", "x", "--max-bad", "2"], "--max-bad"),
+        (["digits", "x", "--workers", "5000"], "at most 512 processes, got 5000"),
+        (["folder", "a", "x", "--val-fraction", "1"], "--val-fraction"),
         (["video", "a", "x", "--clip-frames", "0"], "--clip-frames"),
         (["digits"], "output"),
     ],

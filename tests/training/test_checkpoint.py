@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from accelerate.utils import is_wandb_available
 from timm.optim import create_optimizer_v2, list_optimizers
 from torch import nn
 
+from tests.data.samples import sample, write_shard
 from tests.training.launch import train
 from tests.training.runs import make_data, write_recipe
 from vit_rpe.training import CheckpointError
@@ -181,6 +183,21 @@ def test_shards_of_another_set_are_refused(run, copy, tmp_path):
     data = make_data(tmp_path / "other", train=50)
     code, shown = again(run, copy, "resume=auto", f"data_dir={data}")
     assert code == 2 and "was made with shards of other lengths than those at" in shown
+
+
+def test_other_samples_in_shards_of_the_same_lengths_are_refused(run, copy, tmp_path):
+    data = Path(make_data(tmp_path / "other"))
+    code, shown = again(run, copy, "resume=auto", f"data_dir={data}")
+    assert code == 0, shown  # a copy of the data in another place
+    write_shard(data / "x-train-000.tar", (sample(i, label=1) for i in range(14)))
+    code, shown = again(run, copy, "resume=auto", f"data_dir={data}")
+    assert code == 2 and "was made with other data than those at" in shown, shown
+    state = copy / "checkpoints" / "last" / "state.json"
+    before = json.loads(state.read_text())
+    assert re.fullmatch("[0-9a-f]{64}", before["progress"].pop("data"))
+    state.write_text(json.dumps(before))  # as checkpoints were before
+    code, shown = again(run, copy, "resume=auto", f"data_dir={data}")
+    assert code == 0, shown
 
 
 def test_a_finished_run_is_left_as_it_is(run, copy):

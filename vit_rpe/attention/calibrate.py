@@ -2,12 +2,14 @@
 
     python -m vit_rpe.attention.calibrate          measure now, write the file, print the constants
 
-`VIT_RPE_PATH_COSTS` names another file, or says `default` for the constants in `cost.py`.
+`VIT_RPE_PATH_COSTS` names another file, or says `default` for the constants in `cost.py`. A file
+that it names and that holds something else is refused, and never written over.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
 from collections.abc import Callable
@@ -23,6 +25,7 @@ from vit_rpe.masks import Exponential, Mask, Toeplitz
 from .cost import DEFAULT_COSTS, Path, PathCosts, path_costs
 
 SETTING = "VIT_RPE_PATH_COSTS"
+_NAMES = {field.name for field in fields(PathCosts)}
 
 
 def device_costs(device: torch.device) -> PathCosts:
@@ -35,8 +38,8 @@ def device_costs(device: torch.device) -> PathCosts:
 @cache
 def _device_costs(device: str, name: str) -> PathCosts:
     file = costs_file()
-    known = _read(file)
-    if name not in known:
+    known = _known(file)
+    if set(known.get(name, ())) != _NAMES:
         # whatever mode the first call came in: what is measured is training in full precision
         plain = torch.autocast(device, enabled=False)
         with torch.inference_mode(False), torch.enable_grad(), plain:
@@ -129,14 +132,36 @@ def _name(device: torch.device) -> str:
     )
 
 
-def _read(file: File) -> dict[str, dict[str, float]]:
-    """What a file knows; one that cannot be read, or is of another version, knows nothing."""
-    names = {field.name for field in fields(PathCosts)}
+def _known(file: File) -> dict[str, dict[str, float]]:
+    """What a file knows. Our own in the cache is made anew if it is spoilt; one of the user's that
+    is no file of constants is not ours to write to."""
     try:
-        known = json.loads(file.read_text())
-        return {k: v for k, v in known.items() if set(v) == names}
-    except (OSError, ValueError, AttributeError, TypeError):
+        return _read(file)
+    except OSError:
         return {}
+    except ValueError as error:
+        if os.environ.get(SETTING):
+            raise ValueError(f"{SETTING}: {file}: {error}") from None
+        return {}
+
+
+def _read(file: File) -> dict[str, dict[str, float]]:
+    """Constants by device; those of other versions, with other names, are kept and not used."""
+    if file.exists() and not file.is_file():
+        raise ValueError("it is not a regular file")
+    text = file.read_text()
+    try:
+        known = json.loads(text) if text.strip() else {}
+    except (ValueError, RecursionError):
+        known = None
+    if not isinstance(known, dict) or not all(isinstance(v, dict) for v in known.values()):
+        raise ValueError("it is no file of path costs; name another, or remove it")
+    for constants in known.values():
+        for name in _NAMES & set(constants):
+            value = constants[name]
+            if not isinstance(value, int | float) or not 0 < value < math.inf:
+                raise ValueError(f"{name} is a positive number of nanoseconds, got {value!r:.60}")
+    return known
 
 
 def _write(file: File, known: dict[str, dict[str, float]]) -> None:
@@ -150,13 +175,19 @@ def _write(file: File, known: dict[str, dict[str, float]]) -> None:
         draft.unlink(missing_ok=True)
 
 
-def main() -> None:
+def main() -> int:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        known = _known(costs_file())
+    except ValueError as error:
+        print(f"calibrate: error: {error}", file=sys.stderr)
+        return 2
     costs = measure(device)
-    _write(costs_file(), {**_read(costs_file()), _name(device): asdict(costs)})
+    _write(costs_file(), {**known, _name(device): asdict(costs)})
     print(f"{_name(device)}: written to {costs_file()}")
     for name, value in asdict(costs).items():
         print(f"  {name:14} {value:.4g} ns")
+    return 0
 
 
 if __name__ == "__main__":

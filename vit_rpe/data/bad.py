@@ -5,19 +5,26 @@ from __future__ import annotations
 import csv
 import io
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from .errors import BadSample, ShardError
+from .messages import shown
+from .regular import read_regular
+from .storage import written_whole
 
 DEFAULT_LIMIT = 0.001
+_HEAD = list(BadSample._fields)
+
+Found = dict[tuple[str, str], BadSample]
 
 
 class BadSamples:
     """A record of the bad samples of a set, each named once; `limit` is a share of all samples.
 
-    With a path, the record is a CSV file (shard, key, reason) that is read back on resuming. Every
-    process counts what it met itself; lines of several processes can go to one file.
+    With a path, the record is a CSV file (shard, key, reason). It is read back on resuming, and
+    again after a process has added to it: so the limit is that of all processes together, from the
+    beginning of the run.
     """
 
     def __init__(
@@ -27,44 +34,90 @@ class BadSamples:
             raise ValueError(f"the limit of bad samples is a share from 0 to 1, got {limit}")
         self.num_samples, self.limit = num_samples, limit
         self.path = None if path is None else Path(path)
-        self.found: dict[tuple[str, str], BadSample] = {}
-        if self.path is not None and self.path.exists():
-            with open(self.path, newline="") as file:
-                self.found = {(row[0], row[1]): BadSample(*row) for row in csv.reader(file)}
-            self.found.pop(("shard", "key"), None)  # the header
+        self.found: Found = {} if self.path is None else _read(self.path)
 
     def __len__(self) -> int:
         return len(self.found)
 
     def add(self, samples: Iterable[BadSample]) -> None:
         """Take note of bad samples; raise ShardError when there are too many by now."""
-        new = [bad for bad in samples if (bad.shard, bad.key) not in self.found]
-        if not new:
-            return
-        self.found.update({(bad.shard, bad.key): bad for bad in new})
-        if self.path is not None:
+        met = {(bad.shard, bad.key): bad for bad in samples}
+        new = [bad for name, bad in met.items() if name not in self.found]
+        if new and self.path is not None:
             _append(self.path, new)
-        if len(self) > self.limit * self.num_samples:
-            raise ShardError(self._message(new[-1]))
+            self.found = _read(self.path)
+        self.found.update({(bad.shard, bad.key): bad for bad in new})
+        if met:
+            self.check()
 
-    def _message(self, last: BadSample) -> str:
+    def review(self, is_bad: Callable[[BadSample], bool]) -> None:
+        """If there are too many, strike out what was repaired; raise if there still are."""
+        if not self._exceeded(len(self)):
+            return
+        kept = {name: bad for name, bad in self.found.items() if is_bad(bad)}
+        if self.path is not None and len(kept) < len(self):
+            with written_whole(self.path) as file:
+                file.write(_lines([_HEAD, *kept.values()]))
+        self.found = kept
+        self.check()
+
+    def check(self, count: int | None = None) -> None:
+        """Raise ShardError if this many bad samples, or those found so far, are too many."""
+        count = len(self) if count is None else count
+        if self._exceeded(count):
+            raise ShardError(
+                f"{count} of {self.num_samples} samples are bad, the limit is {self.limit:.2%} "
+                f"({self.limit * self.num_samples:g}){self._last()}"
+            )
+
+    def _exceeded(self, count: int) -> bool:
+        return count > self.limit * self.num_samples
+
+    def _last(self) -> str:
+        if not self.found:
+            return ""
+        last = list(self.found.values())[-1]
         listed = f"; all are in {self.path}" if self.path is not None else ""
-        return (
-            f"{len(self)} of {self.num_samples} samples are bad, the limit is {self.limit:.2%} "
-            f"({self.limit * self.num_samples:g}); the last is {last.key!r} in {last.shard}: "
-            f"{last.reason}{listed}"
-        )
+        return f"; the last is {shown(last.key)} in {last.shard}: {last.reason}{listed}"
+
+
+def _read(path: Path) -> Found:
+    try:
+        text = read_regular(path).decode("utf-8", "surrogateescape")
+    except FileNotFoundError:
+        return {}
+    except OSError as error:
+        raise ShardError(f"{path} cannot be read: {error}") from None
+    rows = csv.reader(io.StringIO(text, newline=""), strict=True)
+    found: Found = {}
+    try:
+        for number, row in enumerate(rows):
+            if len(row) != len(_HEAD) or (number == 0 and row != _HEAD):
+                raise ShardError(
+                    f"{path}, line {rows.line_num}: a list of bad samples ({', '.join(_HEAD)}) was "
+                    f"expected, got {shown(row)}"
+                )
+            found[row[0], row[1]] = BadSample(*row)
+    except csv.Error as error:
+        raise ShardError(f"{path}, after line {rows.line_num}: {error}") from None
+    found.pop((_HEAD[0], _HEAD[1]), None)
+    return found
 
 
 def _append(path: Path, samples: list[BadSample]) -> None:
     """In one write, so that lines of several processes do not run into each other."""
     path.parent.mkdir(parents=True, exist_ok=True)
+    rows: list[Iterable[str]] = [*samples]
     try:
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644))
-        samples = [BadSample(*BadSample._fields), *samples]
+        rows.insert(0, _HEAD)
     except FileExistsError:
         pass
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows(samples)
     with open(path, "ab", buffering=0) as file:
-        file.write(text.getvalue().encode("utf-8", "surrogateescape"))
+        file.write(_lines(rows))
+
+
+def _lines(rows: Iterable[Iterable[str]]) -> bytes:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(rows)
+    return text.getvalue().encode("utf-8", "surrogateescape")

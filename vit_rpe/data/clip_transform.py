@@ -16,8 +16,9 @@ from torchvision.transforms import InterpolationMode, v2
 from torchvision.transforms.v2 import functional as tvf
 
 from .clips import ClipSampler
+from .decode import check_resized
 from .finish import Erasing, Finish
-from .transforms import TRIVIAL
+from .transforms import LEAST_CROP, TRIVIAL
 from .video import Video
 
 CROPS = (1, 3)
@@ -33,8 +34,9 @@ class ClipTransform:
     """Videos to clips (C, T, H, W) of bytes; in evaluation with several views (V, C, T, H, W).
 
     `options` are those of ImageTransform, as far as they make sense for clips: `auto_augment` is
-    "trivial" or a RandAugment "rand-m9-n2" (magnitude out of 10, operations). `crops` = 3 are the
-    two ends and the middle of the longer side, in evaluation.
+    "trivial" or a RandAugment "rand-m9-n2" (magnitude out of 10, operations). Clips are not flipped
+    unless `hflip` says so: it would turn a motion to the left into one to the right. `crops` = 3
+    are the two ends and the middle of the longer side, in evaluation.
     """
 
     size: int
@@ -53,8 +55,9 @@ class ClipTransform:
             raise ValueError("re_mode 'rand' would give each frame another colour: const or pixel")
         if self.options.get("crop_mode") not in (None, "center"):
             raise ValueError(f"crop_mode of clips is center, got {self.options['crop_mode']!r}")
-        if not 0 < self.options.get("crop_pct", 1.0) <= 1:
-            raise ValueError(f"crop_pct of clips is at most 1, got {self.options['crop_pct']}")
+        crop = self.options.get("crop_pct", 1.0)
+        if not LEAST_CROP <= crop <= 1:
+            raise ValueError(f"crop_pct of clips is at most 1, got {crop} (at least {LEAST_CROP})")
         _ = self._augment if self.training else self._mode  # wrong values now, not in a worker
 
     def __call__(self, epoch: int) -> Callable[[Video], Tensor]:
@@ -91,6 +94,7 @@ class ClipTransform:
 
     def _resized(self, frames: Tensor) -> Tensor:
         side = int(self.size / self.options.get("crop_pct", 1.0))
+        check_resized(frames.shape[-1], frames.shape[-2], side, frames=len(frames))
         return tvf.resize(frames, [side], interpolation=self._mode, antialias=True)
 
     def _cropped(self, frames: Tensor) -> list[Tensor]:
@@ -112,7 +116,7 @@ class ClipTransform:
         o = self.options
         steps: list[Any] = [_random_crop(self.size, o)]
         flips = (
-            (v2.RandomHorizontalFlip, o.get("hflip", 0.5)),
+            (v2.RandomHorizontalFlip, o.get("hflip", 0)),
             (v2.RandomVerticalFlip, o.get("vflip", 0)),
         )
         steps += [flip(p) for flip, p in flips if p]

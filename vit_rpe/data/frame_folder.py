@@ -8,6 +8,7 @@ from pathlib import Path
 from .encode import frame_archive
 from .errors import BadData
 from .layout import IMAGE_ENDINGS
+from .regular import read_regular
 from .video import ending_of, natural
 
 
@@ -22,4 +23,4 @@ def folder_archive(folder: Path) -> bytes:
     files = frame_files(folder)
     if not files:
         raise BadData(f"the folder {folder.name!r} has no frames ({', '.join(IMAGE_ENDINGS)})")
-    return frame_archive((ending_of(file.name), file.read_bytes()) for file in files)
+    return frame_archive((ending_of(file.name), read_regular(file)) for file in files)

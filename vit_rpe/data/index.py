@@ -1,7 +1,10 @@
 """The index of a set of shards: where every sample lies, mapped into memory, made once and kept.
 
-A row is 20 bytes and a key. The table is a plain .npy file that all workers of a machine share
+A row is 24 bytes and a key. The table is a plain .npy file that all workers of a machine share
 through the page cache, so that 10,000 shards cost no start-up time and no memory.
+
+Shards of our own have a checksum in each row, and `_info.json` has one of the table: what is read
+is what was written. Of shards of others only the headers are read, which have none.
 """
 
 from __future__ import annotations
@@ -29,11 +32,23 @@ from .layout import (
     is_pattern,
     read_info,
 )
+from .messages import shown
 from .parallel import in_processes
 from .scan import Row, scan
-from .storage import Storage, cache_folder, is_command, is_remote, join, local_path, written_whole
+from .storage import (
+    Storage,
+    cache_folder,
+    check_address,
+    is_command,
+    is_remote,
+    join,
+    local_path,
+    written_whole,
+)
 
 VERSION = 1  # of the rows; part of the names in the cache
+FIELDS = {"offset": "<i8", "size": "<i8", "label": "<i4"}  # and the key; CRC where it is known
+CRC = {"crc": "<u4"}  # of the bytes of the sample
 
 
 @dataclass(frozen=True)
@@ -45,14 +60,18 @@ class Shards:
     table: str
     classes: tuple[str, ...] = ()
     sizes: tuple[int, ...] = ()  # of the files, where they are known, in bytes
+    sums: tuple[str, ...] = ()  # SHA-256 of the files, where they are known
     storage: Storage = field(default_factory=Storage, compare=False)
 
     def __post_init__(self) -> None:
         if self.rows.shape != (self.num_samples,):
             raise ShardError(
-                f"{self.table} has {len(self.rows)} rows for {self.num_samples} samples: remove "
-                "it, and it is made again"
+                f"{self.table} has {self.rows.size} rows for {shown(self.num_samples)} samples: "
+                "remove it, and it is made again"
             )
+        missing = {*FIELDS, "key"} - set(self.rows.dtype.names or ())
+        if missing:
+            raise ShardError(f"{self.table} is not an index: it has no column {min(missing)!r}")
 
     @property
     def num_samples(self) -> int:
@@ -62,9 +81,17 @@ class Shards:
     def rows(self) -> NDArray[Any]:
         """Fields key, offset, size and label for each sample, read from disk as they are used."""
         try:
+            if not os.path.isfile(self.table):
+                raise ValueError("it is not a regular file")
             return np.load(self.table, mmap_mode="r", allow_pickle=False)
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, EOFError, OverflowError) as error:
             raise ShardError(f"{self.table} is not an index: {error}") from None
+
+    @cached_property
+    def digest(self) -> str:
+        """What tells these data from others, wherever they lie: a SHA-256 sum."""
+        content = self.sums or [hashlib.sha256(self.rows.tobytes()).hexdigest()]
+        return hashlib.sha256(repr((self.lengths, *content)).encode()).hexdigest()
 
     @cached_property
     def _ends(self) -> NDArray[np.int64]:
@@ -72,6 +99,15 @@ class Shards:
 
     def shard_of(self, samples: NDArray[np.int64]) -> NDArray[np.int64]:
         return np.searchsorted(self._ends, samples, side="right")
+
+    def find(self, url: str, key: str) -> list[int]:
+        """The number of a sample by its shard and key; none where there is no such sample."""
+        if url not in self.urls:
+            return []
+        shard = self.urls.index(url)
+        first = sum(self.lengths[:shard])
+        keys = self.rows["key"][first : first + self.lengths[shard]].tolist()
+        return [first + i for i, each in enumerate(keys) if key_text(each) == key]
 
     def check_size(self, shard: int) -> None:
         """A shard that was changed after its index was made would give wrong samples."""
@@ -91,6 +127,11 @@ class Shards:
         return state
 
 
+def key_text(key: bytes) -> str:
+    """A key as people see it."""
+    return bytes(key).decode("utf-8", "replace")
+
+
 def open_shards(
     address: str | Sequence[str],
     split: str | None = None,
@@ -107,6 +148,8 @@ def open_shards(
     all shards are read once, by `workers` processes, and the index is kept in the cache folder; a
     count in `_info.json` that is wrong is an error. `cache` keeps shards from afar in that folder.
     """
+    for each in [address] if isinstance(address, str) else address:
+        check_address(each)
     storage = Storage(cache, allow_pipe)
     info = None
     if isinstance(address, str):
@@ -143,8 +186,21 @@ def _open_listed(
         return _open_cached(urls, split, storage, *how, info.classes)
     if is_remote(table):
         table = _fetched(table, info, storage)
-    lengths, sizes = tuple(split.shard_lengths), tuple(split.shard_bytes)
-    return Shards(urls, lengths, local_path(table), tuple(info.classes), sizes, storage)
+    path = local_path(table)
+    if split.index_sha256 and os.path.isfile(path) and _sha256(path) != split.index_sha256:
+        raise ShardError(
+            f"{path} is not the index that _info.json names: it is damaged, or of other shards; "
+            "make the shards again (what is whole is kept), or remove it and read without checksums"
+        )
+    return Shards(
+        urls,
+        tuple(split.shard_lengths),
+        path,
+        tuple(info.classes),
+        sizes=tuple(split.shard_bytes),
+        sums=tuple(split.sha256),
+        storage=storage,
+    )
 
 
 def _fetched(table: str, info: Info, storage: Storage) -> str:
@@ -168,17 +224,28 @@ def _open_cached(
     """By an index in the cache folder, made now if it is not there or if a file has changed."""
     known = [(url, _stamp(url)) for url in urls]
     path = _cache_path("rows", *map(str, known), *endings, str(VERSION))
-    lengths_path = path.with_suffix(".json")
-    if not lengths_path.exists():
+    lengths = _kept_lengths(path)
+    if lengths is None:
         work = partial(scan_shard, storage=storage, endings=endings)
         scanned = list(in_processes(work, urls, workers, "index" if progress else None))
         write_table(path, scanned)
-        with written_whole(lengths_path) as file:
-            file.write(json.dumps([len(rows) for rows in scanned]).encode())
-    lengths = tuple(json.loads(lengths_path.read_text()))
+        lengths = tuple(len(rows) for rows in scanned)
+        with written_whole(path.with_suffix(".json")) as file:
+            file.write(json.dumps(lengths).encode())
     if split is not None:
         check_lengths(split, lengths)
-    return Shards(urls, lengths, str(path), tuple(classes), (), storage)
+    sums = () if split is None else tuple(split.sha256)
+    return Shards(urls, lengths, str(path), tuple(classes), sums=sums, storage=storage)
+
+
+def _kept_lengths(table: Path) -> tuple[int, ...] | None:
+    """The lengths of the shards of an index in the cache, if it is there and whole."""
+    try:
+        lengths = tuple(map(int, json.loads(table.with_suffix(".json").read_text())))
+        rows = np.load(table, mmap_mode="r", allow_pickle=False)
+    except (OSError, ValueError, TypeError, EOFError, OverflowError, RecursionError):
+        return None
+    return lengths if rows.shape == (sum(lengths),) and min(lengths, default=0) >= 0 else None
 
 
 def check_lengths(split: SplitInfo, lengths: Sequence[int]) -> None:
@@ -208,18 +275,30 @@ def scan_shard(url: str, storage: Storage, endings: Sequence[str]) -> NDArray[An
         return as_table(scan(file, url, endings))
 
 
-def as_table(rows: Sequence[Row]) -> NDArray[Any]:
+def as_table(rows: Sequence[Row], checksums: Sequence[int] | None = None) -> NDArray[Any]:
+    """Rows of an index, with the CRC-32 sums of the samples where they are known."""
     keys = [row.key.encode("utf-8", "surrogateescape") for row in rows]
     width = max(map(len, keys), default=1)
-    dtype = [("offset", "<i8"), ("size", "<i8"), ("label", "<i4"), ("key", f"S{width}")]
-    table = np.empty(len(rows), dtype=dtype)
+    numbers = FIELDS if checksums is None else FIELDS | CRC
+    table = np.empty(len(rows), dtype=[*numbers.items(), ("key", f"S{width}")])
     table["key"] = keys
-    for name in ("offset", "size", "label"):
+    for name in FIELDS:
         table[name] = [getattr(row, name) for row in rows]
+    if checksums is not None:
+        table["crc"] = checksums
     return table
 
 
-def write_table(path: str | Path, tables: Sequence[NDArray[Any]]) -> None:
-    """The rows of all shards as one .npy file: no pickle in it, so that reading it runs nothing."""
+def write_table(path: str | Path, tables: Sequence[NDArray[Any]]) -> str:
+    """The rows of all shards as one .npy file: no pickle in it, so that reading it runs nothing.
+
+    Gives its SHA-256 sum.
+    """
     with written_whole(path) as file:
         np.lib.format.write_array(file, np.concatenate(tables), allow_pickle=False)
+    return _sha256(path)
+
+
+def _sha256(path: str | Path) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -10,18 +10,29 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import asdict, dataclass, field
+from pathlib import PurePosixPath
 from typing import Any
 
-from fsspec.core import url_to_fs
 from webdataset.shardlists import expand_urls
 
 from .errors import ShardError
-from .storage import Storage, is_command, is_remote, join, local_path, written_whole
+from .messages import cut, shown
+from .storage import (
+    Storage,
+    file_system,
+    is_command,
+    is_remote,
+    join,
+    local_path,
+    written_whole,
+)
 
 INFO_NAMES = ("_info.json", "info.json")
 # in order of preference, should a sample have several; timm calls JPEGs jpg
 IMAGE_ENDINGS = ("jpg", "jpeg", "png", "webp", "bmp", "gif", "ppm", "tif", "tiff")
 LABEL_ENDINGS = ("cls", "class", "label")
+LARGEST_INFO = 1 << 28  # in bytes; 10,000 shards need some two million
+LARGEST_LABEL = 999_999_999  # nine digits: the index has four bytes for it
 
 
 @dataclass(frozen=True)
@@ -34,6 +45,7 @@ class SplitInfo:
     shard_lengths: list[int]
     shard_bytes: list[int] = field(default_factory=list)
     sha256: list[str] = field(default_factory=list)
+    index_sha256: str = ""
     made: dict[str, Any] = field(default_factory=dict)
 
 
@@ -58,7 +70,7 @@ def read_info(folder: str, storage: Storage) -> Info | None:
         url = join(folder, name)
         if exists(url):
             with storage.open(url) as file:
-                return parse_info(file.read(), url)
+                return parse_info(file.read(LARGEST_INFO), url)
     return None
 
 
@@ -68,9 +80,11 @@ def parse_info(text: bytes, url: str) -> Info:
         data = json.loads(text)
         splits = {name: _split(name, split) for name, split in data["splits"].items()}
         info = Info(splits, [str(name) for name in data.get("classes", [])])
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         detail = f"no {error}" if isinstance(error, KeyError) else str(error)
-        raise ShardError(f"{url} is not in timm's layout: {detail}") from None
+        raise ShardError(f"{url} is not in timm's layout: {cut(detail)}") from None
+    except RecursionError:
+        raise ShardError(f"{url} is not in timm's layout: it is nested too deeply") from None
     for split in info.splits.values():
         _check_split(split, url)
     return info
@@ -84,29 +98,43 @@ def _split(name: str, data: dict[str, Any]) -> SplitInfo:
         shard_lengths=[int(length) for length in data["shard_lengths"]],
         shard_bytes=[int(size) for size in data.get("shard_bytes", [])],
         sha256=[str(digest) for digest in data.get("sha256", [])],
+        index_sha256=str(data.get("index_sha256", "")),
         made=dict(data.get("made", {})),
     )
 
 
 def _check_split(split: SplitInfo, url: str) -> None:
     files, lengths = len(split.filenames), len(split.shard_lengths)
+    name = shown(split.name)
     if files != lengths or not files:
-        raise ShardError(
-            f"{url}: split {split.name!r} has {files} filenames and {lengths} shard_lengths"
-        )
+        raise ShardError(f"{url}: split {name} has {files} filenames and {lengths} shard_lengths")
     if sum(split.shard_lengths) != split.num_samples or min(split.shard_lengths) < 0:
         raise ShardError(
-            f"{url}: split {split.name!r} has num_samples {split.num_samples}, but its "
-            f"shard_lengths sum to {sum(split.shard_lengths)}"
+            f"{url}: split {name} has num_samples {shown(split.num_samples)}, but its "
+            f"shard_lengths sum to {shown(sum(split.shard_lengths))}"
         )
-    if any(is_command(name) for name in split.filenames):
-        raise ShardError(
-            f"{url}: split {split.name!r} names a command (pipe:), which a file cannot"
-        )
+    for listed in (split.shard_bytes, split.sha256):
+        if listed and len(listed) != files:
+            raise ShardError(
+                f"{url}: split {name} has {files} filenames, but {len(listed)} sizes or sums"
+            )
+    for file in (*split.filenames, index_name(split.name)):
+        if not _is_within(file):
+            raise ShardError(
+                f"{url}: split {name} names {shown(file)}; a name of a file in its folder was "
+                "expected, not a command, an address or a path out of it"
+            )
+
+
+def _is_within(name: str) -> bool:
+    """Whether a name that a file gives is that of a file in the file's folder, or below it."""
+    path = PurePosixPath(name)
+    inside = not path.is_absolute() and ".." not in path.parts
+    return inside and bool(name) and not re.search(r"\0|:/|::|^pipe:", name)
 
 
 def exists(url: str) -> bool:
-    fs, path = url_to_fs(url if is_remote(url) else local_path(url))
+    fs, path = file_system(url)
     return bool(fs.exists(path))
 
 
@@ -131,7 +159,7 @@ def find_shards(address: str, split: str | None) -> list[str]:
 def _glob(url: str) -> list[str]:
     if is_command(url) or "*" not in url:
         return [url]
-    fs, path = url_to_fs(url if is_remote(url) else local_path(url))
+    fs, path = file_system(url)
     names = sorted(str(name) for name in fs.glob(path))
     return [fs.unstrip_protocol(name) for name in names] if is_remote(url) else names
 

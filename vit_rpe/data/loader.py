@@ -11,6 +11,7 @@ from torch.utils.data import DataLoader
 
 from .bad import BadSamples
 from .decode import ImageDecoder
+from .errors import ShardError
 from .index import Shards
 from .plan import Plan
 from .reader import Batch, BatchReader, Decoder, Transform
@@ -29,7 +30,7 @@ class Loader:
     Images and labels are on `device`. Neither the number of workers nor the place where one starts
     changes a batch. Never give it to `accelerator.prepare`, which would deal out to the ranks what
     is already dealt out. `bad` takes note of bad samples and stops when there are too many; by
-    default 0.1 % of the set are.
+    default 0.1 % of the set are. Too many from an earlier start are looked at again.
     """
 
     shards: Shards
@@ -65,6 +66,7 @@ class Loader:
             num_classes=self.num_classes,
             decode=self.decode,
         )
+        self.bad.review(self._reader.is_bad)
 
     def epoch(self, epoch: int) -> Iterator[Batch]:
         """All batches of an epoch, or of what the plan has left of it."""
@@ -76,10 +78,12 @@ class Loader:
         if not 0 <= start <= stop:
             raise ValueError(f"steps go from start >= 0 to stop >= start, got {start} to {stop}")
         for batch in self._loader(replace(self._reader, start=start, stop=stop)):
+            if isinstance(batch, ShardError):
+                raise batch
             self.bad.add(batch.bad)
             yield self._reader.finish(batch, torch.device(self.device))
 
-    def _loader(self, reader: BatchReader) -> DataLoader[Batch]:
+    def _loader(self, reader: BatchReader) -> DataLoader[Batch | ShardError]:
         return DataLoader(
             reader,
             batch_size=None,

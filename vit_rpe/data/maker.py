@@ -17,21 +17,25 @@ from dataclasses import asdict, replace
 from functools import lru_cache, partial
 from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple, TypeVar
 
 from numpy.typing import NDArray
 from webdataset.writer import TarWriter
 
 from .bad import DEFAULT_LIMIT, BadSamples
 from .draws import Purpose, shuffled
-from .errors import BadData, BadSample, ShardError
+from .errors import NO_MEMORY, BadData, BadSample, ShardError
 from .index import as_table, write_table
-from .layout import Info, SplitInfo, index_name, read_info
+from .layout import LARGEST_LABEL, Info, SplitInfo, index_name, read_info
+from .lock import FolderLock
+from .messages import cut, shown
 from .parallel import in_processes
 from .preparing import Preparation, Recipe
 from .scan import Row, scan
 from .sources import Source
 from .storage import Storage, written_whole
+
+Record = TypeVar("Record", dict[str, Any], list[Any])
 
 
 class Made(NamedTuple):
@@ -52,21 +56,36 @@ def make_shards(
     workers: int = 1,
     max_bad: float = DEFAULT_LIMIT,
     progress: bool = False,
+    wait: float = 0.0,
 ) -> SplitInfo:
-    """Write one split: shards, index and its part of `_info.json`. Call it again to go on."""
+    """Write one split: shards, index and its part of `_info.json`. Call it again to go on.
+
+    One maker works in a folder at a time; another waits for so many seconds, then FolderBusy.
+    """
     recipe = recipe or Recipe()
     if len(source) == 0:
         raise ShardError(f"no samples for the split {split!r}")
     if not re.fullmatch(r"[A-Za-z0-9_]+", split):
         raise ValueError(f"a split is named by letters, digits and _, got {split!r}")
-    folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
+    with FolderLock(folder, what="maker of shards", wait=wait):
+        return _make(source, Path(folder), split, recipe, workers, max_bad, progress)
+
+
+def _make(
+    source: Source,
+    folder: Path,
+    split: str,
+    recipe: Preparation,
+    workers: int,
+    max_bad: float,
+    progress: bool,
+) -> SplitInfo:
     made = {"source": source.fingerprint(), "samples": len(source), **asdict(recipe)}  # pyright: ignore
-    record = _claim(folder, split, made, source.classes)
     count = -(-len(source) // recipe.samples_per_shard)
     names = [f"{split}-{i:05d}.tar" for i in range(count)]
+    record = _claim(folder, split, made, source.classes, names)
     work = partial(_make_one, source=source, folder=folder, names=names, recipe=recipe)
-    bad = BadSamples(len(source), max_bad, folder / f"bad_samples-{split}.csv")
+    bad = BadSamples(len(source), max_bad, _bad_path(folder, split))
     shards: list[Made] = []
     for shard in in_processes(work, range(count), workers, split if progress else None):
         bad.add(shard.bad)
@@ -75,8 +94,8 @@ def make_shards(
         raise ShardError(f"no sample of the split {split!r} is good; they are named in {bad.path}")
     kept = [(name, shard) for name, shard in zip(names, shards, strict=True) if len(shard.table)]
     names, shards = [name for name, _ in kept], [shard for _, shard in kept]
-    info = _split_info(split, names, shards, made)
-    write_table(folder / index_name(split), [shard.table for shard in shards])
+    digest = write_table(folder / index_name(split), [shard.table for shard in shards])
+    info = replace(_split_info(split, names, shards, made), index_sha256=digest)
     _publish(folder, info, source.classes)
     for path in (record, *(_record(folder / name) for name in names)):
         path.unlink(missing_ok=True)
@@ -98,29 +117,63 @@ def _split_info(
     )
 
 
-def _claim(folder: Path, split: str, made: dict[str, Any], classes: Sequence[str]) -> Path:
+def _claim(
+    folder: Path, split: str, made: dict[str, Any], classes: Sequence[str], names: Sequence[str]
+) -> Path:
     """A folder holds a split of one source and one recipe; other shards are never written over."""
     record = folder / f".{split}.making.json"
     info = read_info(str(folder), Storage())
+    begun = record.exists()
     if info is not None and split in info.splits:
-        before = info.splits[split].made
-    elif record.exists():
-        before = json.loads(record.read_text())
+        before, known = info.splits[split].made, [*info.splits[split].filenames, index_name(split)]
     else:
-        before = made
+        before, known = _read_record(record, dict) if begun else made, []
+    if not begun:
+        _check_free(folder, [*names, index_name(split)], known)
     changed = [name for name in made if before.get(name) != made[name]]
     if changed:
         name = changed[0]
         raise ShardError(
-            f"{folder} has the split {split!r} with {name} {before.get(name)!r}, now it is "
-            f"{made[name]!r}: remove that split or take another folder"
+            f"{folder} has the split {split!r} with {name} {shown(before.get(name))}, now it is "
+            f"{shown(made[name])}: remove that split or take another folder"
         )
     if info is not None and info.splits and list(classes) != list(info.classes):
         raise ShardError(f"{folder} has shards of other classes than those of the split {split!r}")
+    if not begun and not known:
+        _forget_bad(_bad_path(folder, split))
     for left in folder.glob(f".{split}-*.part"):  # by a run that was killed
         left.unlink()
     with written_whole(record) as file:
         file.write(json.dumps(made).encode())
+    return record
+
+
+def _check_free(folder: Path, names: Sequence[str], known: Sequence[str]) -> None:
+    for name in names:
+        if name not in known and os.path.lexists(folder / name):
+            raise ShardError(
+                f"{folder / name} is there, and neither _info.json nor a record of this program "
+                "names it: move it, or take another folder"
+            )
+
+
+def _bad_path(folder: Path, split: str) -> Path:
+    return folder / f"bad_samples-{split}.csv"
+
+
+def _forget_bad(path: Path) -> None:
+    """Remove the list of bad samples of shards that are there no more; another file is refused."""
+    if BadSamples(0, 1, path).found:
+        path.unlink()
+
+
+def _read_record(path: Path, kind: type[Record]) -> Record:
+    try:
+        record = json.loads(path.read_text())
+    except (OSError, ValueError, RecursionError) as error:
+        raise ShardError(f"{path} is no record of this program: {error}: remove it") from None
+    if not isinstance(record, kind):
+        raise ShardError(f"{path} is no record of this program: {shown(record)}: remove it")
     return record
 
 
@@ -179,9 +232,11 @@ def _write(
                 item = source.item(number)
                 key = _key(number, item.name)
                 parts = recipe.prepare(item.data, item.ending)
-            except (BadData, OSError) as error:
-                bad.append(BadSample(shard, key, str(error)))
+            except (BadData, OSError, MemoryError) as error:
+                bad.append(BadSample(shard, key, cut(error) or NO_MEMORY))
                 continue
+            if not 0 <= item.label <= LARGEST_LABEL:
+                raise ShardError(f"labels are from 0 to {LARGEST_LABEL}, got {item.label}: {key}")
             label = str(item.label).encode()
             for suffix, ending, data in parts:
                 tar.write({"__key__": key + suffix, ending: data, "cls": label})
@@ -201,10 +256,9 @@ def _read_back(
     with open(path, "rb") as file:
         rows: list[Row] = scan(file, name, endings)
         for row, (key, label, checksum) in zip(rows, written, strict=True):
-            file.seek(row.offset)
-            if (row.key, row.label, zlib.crc32(file.read(row.size))) != (key, label, checksum):
+            if (row.key, row.label, _checksum(file, row)) != (key, label, checksum):
                 raise ShardError(f"{path}: {key!r} on disk differs from what was written")
-    return as_table(rows)
+    return as_table(rows, [checksum for *_, checksum in written])
 
 
 def _record(path: Path) -> Path:
@@ -216,7 +270,7 @@ def _finished(path: Path, endings: Sequence[str]) -> Made | None:
     if not path.exists():
         return None
     if _record(path).exists():
-        sha256, bad = json.loads(_record(path).read_text())
+        sha256, bad = _read_record(_record(path), list)
     else:
         info = read_info(str(path.parent), Storage())
         known = chain.from_iterable(
@@ -227,8 +281,14 @@ def _finished(path: Path, endings: Sequence[str]) -> Made | None:
     if sha256 is None or _sha256(path) != sha256:
         return None
     with open(path, "rb") as file:
-        table = as_table(scan(file, path.name, endings))
+        rows = scan(file, path.name, endings)
+        table = as_table(rows, [_checksum(file, row) for row in rows])
     return Made(table, path.stat().st_size, sha256, [BadSample(*each) for each in bad])
+
+
+def _checksum(file: IO[bytes], row: Row) -> int:
+    file.seek(row.offset)
+    return zlib.crc32(file.read(row.size))
 
 
 def _sha256(path: str | Path) -> str:

@@ -5,10 +5,14 @@ from __future__ import annotations
 import csv
 import gzip
 import inspect
+import io
+import math
 import os
 import re
 import struct
-from collections.abc import Sequence
+import zlib
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,7 +22,9 @@ from numpy.typing import NDArray
 from torchvision import datasets
 from torchvision.datasets.folder import find_classes, make_dataset
 
-from .layout import IMAGE_ENDINGS
+from .layout import IMAGE_ENDINGS, LARGEST_LABEL
+from .messages import shown
+from .regular import LARGEST, read_regular
 from .sources import Arrays, Dataset, Files, Source
 
 SPLITS = ("train", "val", "validation", "test")
@@ -32,7 +38,7 @@ def image_folder(folder: str | Path, split: str = "train") -> dict[str, Source]:
     """
     parts = find_splits(folder, split)
     classes, numbers = class_folders(next(iter(parts.values())))
-    return {name: _files_of(part, classes, numbers) for name, part in parts.items()}
+    return {name: _images_of(part, classes, numbers) for name, part in parts.items()}
 
 
 def find_splits(folder: str | Path, split: str) -> dict[str, Path]:
@@ -57,12 +63,50 @@ def check_classes(folder: Path, classes: Sequence[str]) -> None:
         raise ValueError(f"{str(folder)!r} has the class {unknown[0]!r}, which train has not")
 
 
-def _files_of(folder: Path, classes: list[str], numbers: dict[str, int]) -> Files:
+def _images_of(folder: Path, classes: list[str], numbers: dict[str, int]) -> Files:
     check_classes(folder, classes)
     endings = tuple(f".{ending}" for ending in IMAGE_ENDINGS)
-    files = make_dataset(str(folder), numbers, extensions=endings, allow_empty=True)
-    names = [os.path.relpath(path, folder) for path, _ in files]
-    return Files(folder, names, [label for _, label in files], classes)
+    others: list[str] = []
+
+    def is_image(path: str) -> bool:
+        found = path.lower().endswith(endings)
+        if not found:
+            others.append(path)
+        return found
+
+    found = make_dataset(str(folder), numbers, is_valid_file=is_image, allow_empty=True)
+    paths = [(Path(path), label) for path, label in found]
+    return files_of(
+        folder, paths, classes, map(Path, others), f"images ({', '.join(IMAGE_ENDINGS)})"
+    )
+
+
+def files_of(
+    folder: Path,
+    found: Sequence[tuple[Path, int]],
+    classes: Sequence[str],
+    others: Iterable[Path],
+    what: str,
+) -> Files:
+    """The files of a split, and a count of the `others` in it; no class may be without any."""
+    passed = {label: Counter[str]() for label in classes}
+    for path in others:
+        passed[path.relative_to(folder).parts[0]][path.suffix.lower() or "no ending"] += 1
+    for empty in sorted(set(class_folders(folder)[0]) - {classes[label] for _, label in found}):
+        raise ValueError(f"{str(folder / empty)!r} has no {what} in it{_but(passed[empty])}")
+    beside = (Path(each.name) for each in os.scandir(folder) if each.is_file())
+    total = sum(passed.values(), Counter(path.suffix.lower() or "no ending" for path in beside))
+    names = [str(path.relative_to(folder)) for path, _ in found]
+    return Files(folder, names, [label for _, label in found], classes, total)
+
+
+def listed(counts: Mapping[str, int]) -> str:
+    """Endings and how many files have them, in words."""
+    return ", ".join(f"{count} x {shown(kind)[1:-1]}" for kind, count in sorted(counts.items()))
+
+
+def _but(counts: Mapping[str, int]) -> str:
+    return f", but {listed(counts)}" if counts else ""
 
 
 def csv_file(
@@ -75,17 +119,13 @@ def csv_file(
     Labels are numbers, or names, which are then numbered in the order of the alphabet.
     """
     base = Path(root) if root is not None else Path(path).parent
-    with open(path, newline="", encoding="utf-8") as file:
-        table = csv.DictReader(file)
-        missing = {"path", "label"} - set(table.fieldnames or ())
-        if missing:
-            raise ValueError(f"{path} needs the columns path and label, got {table.fieldnames}")
-        rows = list(table)
+    rows = _rows_of(path)
     for line, row in enumerate(rows, 2):
         _check_row(row, f"{path}, line {line}", base, endings)
-    numeric = all(row["label"].strip().isdigit() for row in rows)
+    numeric = _are_numbers([row["label"] for row in rows], path)
     classes = [] if numeric else sorted({row["label"] for row in rows})
-    number = int if numeric else classes.index
+    numbers = {name: number for number, name in enumerate(classes)}
+    number = int if numeric else numbers.__getitem__
     splits: dict[str, list[dict[str, str]]] = {}
     for row in rows:
         splits.setdefault(row.get("split") or "train", []).append(row)
@@ -95,17 +135,57 @@ def csv_file(
     }
 
 
+def _rows_of(path: str | Path) -> list[dict[str, str]]:
+    try:
+        text = read_regular(path).decode("utf-8-sig")  # with a byte order mark or without
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is not text in UTF-8: {error}") from None
+    table = csv.DictReader(io.StringIO(text, newline=""), strict=True)
+    try:
+        columns = table.fieldnames
+        if not {"path", "label"} <= set(columns or ()):
+            got = shown(columns) if columns else "none"
+            raise ValueError(f"{path} needs the columns path and label, got {got}")
+        rows = list(table)
+    except csv.Error as error:
+        raise ValueError(f"{path}, after line {table.line_num}: {error}") from None
+    if not rows:
+        raise ValueError(f"{path} has no rows")
+    return rows
+
+
+def _are_numbers(labels: Sequence[str], path: str | Path) -> bool:
+    """Whether labels are numbers. A slip in one of them must not make names of all the others."""
+    numeric = [re.fullmatch(r"\s*[0-9]+\s*", label) is not None for label in labels]
+    for line, (label, is_number) in enumerate(zip(labels, numeric, strict=True), 2):
+        if is_number != numeric[0]:
+            kinds = ("a name", "a number")[:: -1 if is_number else 1]
+            raise ValueError(
+                f"{path}, line {line}: label {shown(label)} is {kinds[0]}, and {shown(labels[0])} "
+                f"in line 2 {kinds[1]}: all must be one or the other"
+            )
+        if is_number and len(label.strip().lstrip("0")) > len(str(LARGEST_LABEL)):
+            raise ValueError(
+                f"{path}, line {line}: a label below {LARGEST_LABEL + 1}, got {shown(label)}"
+            )
+    return numeric[0]
+
+
 def _check_row(row: dict[str, str], where: str, base: Path, endings: Sequence[str]) -> None:
     if not row["path"] or not row["label"]:
         raise ValueError(
-            f"{where}: path and label must be given, got {row['path']!r}, {row['label']!r}"
+            f"{where}: path and label must be given, got {shown(row['path'])}, "
+            f"{shown(row['label'])}"
         )
-    if Path(row["path"]).is_absolute() or ".." in Path(row["path"]).parts:
-        raise ValueError(f"{where}: a path within the folder of the files, got {row['path']!r}")
+    path = Path(row["path"])
+    if path.is_absolute() or ".." in path.parts or "\0" in row["path"]:
+        raise ValueError(
+            f"{where}: a path within the folder of the files, got {shown(row['path'])}"
+        )
     is_folder = "" in endings and (base / row["path"]).is_dir()
     if Path(row["path"]).suffix.lower().lstrip(".") not in endings and not is_folder:
         wanted = ", ".join(ending or "nothing (a folder of frames)" for ending in endings)
-        raise ValueError(f"{where}: a file ending in {wanted}, got {row['path']!r}")
+        raise ValueError(f"{where}: a file ending in {wanted}, got {shown(row['path'])}")
 
 
 def idx_folder(folder: str | Path) -> dict[str, Arrays]:
@@ -127,14 +207,29 @@ def idx_folder(folder: str | Path) -> dict[str, Arrays]:
 
 def read_idx(path: Path) -> NDArray[np.uint8]:
     """An array of bytes in the idx format: a magic number, the sides, the values."""
-    data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-    if len(data) < 4 or data[:3] != b"\0\0\x08":
-        raise ValueError(f"{path} is not an idx file of bytes: it starts with {data[:4]!r}")
-    axes = data[3]
-    sides = struct.unpack_from(f">{axes}I", data, 4)
-    if len(data) != 4 + 4 * axes + int(np.prod(sides)):
-        raise ValueError(f"{path} should hold an array {sides}, but has {len(data)} bytes")
-    return np.frombuffer(data, np.uint8, offset=4 + 4 * axes).reshape(sides)
+    packed = io.BytesIO(read_regular(path))
+    try:
+        with gzip.open(packed) if path.suffix == ".gz" else packed as file:
+            return _idx_array(file, path)
+    except (EOFError, OSError, zlib.error) as error:
+        raise ValueError(f"{path} is damaged: {error}") from None
+
+
+def _idx_array(file: Any, path: Path) -> NDArray[np.uint8]:
+    """Read no more than the header says: a few packed bytes can unpack to any number."""
+    head = file.read(4)
+    sizes = file.read(4 * head[3]) if len(head) == 4 else b""
+    if head[:3] != b"\0\0\x08" or len(sizes) < 4 * head[3]:
+        raise ValueError(f"{path} is not an idx file of bytes: it starts with {head!r}")
+    sides = struct.unpack(f">{head[3]}I", sizes)
+    size = math.prod(sides)
+    if size > LARGEST:
+        raise ValueError(f"{path} claims an array of {size} bytes, at most {LARGEST} are read")
+    data = file.read(size + 1)
+    if len(data) != size:
+        found = f"more than {size}" if len(data) > size else len(data)
+        raise ValueError(f"{path} should hold an array {sides}, but has {found} bytes")
+    return np.frombuffer(data, np.uint8).reshape(sides)
 
 
 def digits() -> dict[str, Arrays]:

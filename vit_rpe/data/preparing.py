@@ -13,7 +13,7 @@ from PIL import Image
 from torchvision.transforms import InterpolationMode
 from torchvision.transforms.functional import resize
 
-from .decode import ImageDecoder
+from .decode import ImageDecoder, check_resized
 from .encode import frame_archive, h264
 from .errors import BadData
 from .layout import IMAGE_ENDINGS
@@ -155,6 +155,7 @@ def check_all(video: Video) -> None:
 
 def _resized(image: Image.Image, size: int) -> Image.Image:
     """With a shorter side of `size`."""
+    check_resized(*image.size, size)
     return resize(image, [size], InterpolationMode.BICUBIC)  # pyright: ignore
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
@@ -14,9 +15,11 @@ from torch.utils.data import IterableDataset, default_collate, get_worker_info
 
 from .decode import ImageDecoder
 from .draws import Purpose, kept_generators, seed_all
-from .errors import BadData, BadSample
-from .index import Shards
+from .errors import NO_MEMORY, BadData, BadSample, ShardError
+from .index import Shards, key_text
+from .messages import cut
 from .plan import PADDING, Entries, Plan, worker_steps
+from .preparing import check_all
 from .scan import NO_DATA, NO_LABEL, WRONG_LABEL
 from .storage import Span
 
@@ -78,6 +81,7 @@ class SampleReader:
 
     def __post_init__(self) -> None:
         self._checked: set[int] = set()
+        self._has_checksums = "crc" in (self.shards.rows.dtype.names or ())
 
     def read(self, numbers: NDArray[np.int64]) -> list[Sample | BadSample]:
         rows, shards = self.shards.rows[numbers], self.shards.shard_of(numbers).tolist()
@@ -92,10 +96,15 @@ class SampleReader:
         return [self._sample(*each) for each in zip(rows, spans, data, strict=True)]
 
     def _sample(self, row: Any, span: Span, data: bytes) -> Sample | BadSample:
-        key = bytes(row["key"]).decode("utf-8", "replace")
+        key = key_text(row["key"])
         reason = self._fault(int(row["size"]), int(row["label"]), len(data))
         if reason is not None:
             return BadSample(span.url, key, reason)
+        if self._has_checksums and zlib.crc32(data) != row["crc"]:
+            raise ShardError(
+                f"{span.url}: the sample {key!r} is not what it was when its index was made: the "
+                "shard was damaged or replaced (make_shards.py verify compares all of them)"
+            )
         return Sample(data, int(row["label"]), span.url, key)
 
     def _fault(self, size: int, label: int, found: int) -> str | None:
@@ -111,8 +120,12 @@ class SampleReader:
 
 
 @dataclass
-class BatchReader(IterableDataset[Batch]):
-    """The batches of one rank, from step `start` to `stop`; workers of a DataLoader take turns."""
+class BatchReader(IterableDataset["Batch | ShardError"]):
+    """The batches of one rank, from step `start` to `stop`; workers of a DataLoader take turns.
+
+    A shard that cannot be used ends them. Its error is handed over, not raised: what a worker
+    raises, DataLoader would turn into a page of text.
+    """
 
     shards: Shards
     plan: Plan
@@ -127,11 +140,14 @@ class BatchReader(IterableDataset[Batch]):
     def __post_init__(self) -> None:
         self._reader = SampleReader(self.shards, self.num_classes)
 
-    def __iter__(self) -> Iterator[Batch]:
+    def __iter__(self) -> Iterator[Batch | ShardError]:
         info = get_worker_info()
         worker, workers = (info.id, info.num_workers) if info else (0, 1)
-        for step in worker_steps(self.start, self.stop, worker, workers):
-            yield self.batch(step)
+        try:
+            for step in worker_steps(self.start, self.stop, worker, workers):
+                yield self.batch(step)
+        except ShardError as error:
+            yield error
 
     def batch(self, step: int) -> Batch:
         """The batch of a step: the same wherever and whenever it is made."""
@@ -149,6 +165,20 @@ class BatchReader(IterableDataset[Batch]):
                 )
             ]
         return self._collate(epoch, step, entries, places)
+
+    def is_bad(self, known: BadSample) -> bool:
+        """Look again at a sample that was bad: all of a video is decoded now."""
+        for number in self.shards.find(known.shard, known.key):
+            (sample,) = self._reader.read(np.array([number]))
+            with kept_generators():
+                place = self._place(sample, self._whole, (0, number, 0))
+            return isinstance(place[0], BadSample)
+        return False
+
+    def _whole(self, decoded: Any) -> Tensor:
+        if hasattr(decoded, "num_frames"):
+            check_all(decoded)
+        return self.transform(0)(decoded)
 
     def finish(self, batch: Batch, device: torch.device) -> Batch:
         """What is left to do for a batch in the process of the model, on its device."""
@@ -179,7 +209,11 @@ class BatchReader(IterableDataset[Batch]):
             seed_all(Purpose.SAMPLE, self.plan.seed, *key)
             return sample, apply(decoded)  # the frames of a video are decoded here, some of them
         except BadData as error:
-            return BadSample(sample.shard, sample.key, str(error)), None
+            return BadSample(sample.shard, sample.key, cut(error)), None
+        except (MemoryError, RuntimeError) as error:
+            if isinstance(error, RuntimeError) and "alloc" not in str(error):
+                raise  # torch says in this way that there is no memory
+            return BadSample(sample.shard, sample.key, NO_MEMORY), None
 
     def _collate(self, epoch: int, step: int, entries: Entries, places: Sequence[Place]) -> Batch:
         samples, images = zip(*places, strict=True)

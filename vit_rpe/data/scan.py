@@ -18,11 +18,14 @@ from webdataset.tariterators import base_plus_ext
 
 from .errors import ShardError
 from .layout import LABEL_ENDINGS
+from .messages import cut, shown
 
 NO_LABEL, WRONG_LABEL = -1, -2
 NO_DATA = -1  # as the size of a sample without an image
 _META = re.compile(r"__[^/]*__($|/)")  # webdataset's own members, which it skips
 _LONGEST_LABEL = 32
+_LONGEST_KEY = 1000  # in bytes: the index has room for the longest one in every row
+_LARGEST = 1 << 50  # of a shard, in bytes
 _BLOCK = tarfile.BLOCKSIZE
 
 
@@ -65,15 +68,19 @@ def _members(file: IO[bytes], name: str) -> Iterator[_Member]:
     try:
         with tarfile.open(fileobj=file, mode="r:") as tar:
             for member in tar:
+                _check_place(member, name)
                 end = member.offset_data + -(-member.size // _BLOCK) * _BLOCK
                 key, ending = base_plus_ext(member.name)
                 if not member.isreg() or _META.match(member.name) or not key or not ending:
                     continue
                 _check_name(member.name, name)
                 yield _Member(key, ending.lower(), member.offset_data, member.size)
-    except tarfile.TarError as error:
+    except ShardError:
+        raise
+    # tarfile says TarError; its arithmetic with odd numbers in a header says all the others
+    except (tarfile.TarError, ValueError, ArithmeticError, IndexError, TypeError) as error:
         raise ShardError(
-            f"{name} is not a whole, uncompressed tar file: {error} (after byte {end})"
+            f"{name} is not a whole, uncompressed tar file: {cut(error)} (after byte {end})"
         ) from None
     _check_end(file, name, end)
 
@@ -86,10 +93,24 @@ def _check_end(file: IO[bytes], name: str, end: int) -> None:
         raise ShardError(f"{name} has no end mark at byte {end}: it is cut off or damaged there")
 
 
+def _check_place(member: tarfile.TarInfo, shard: str) -> None:
+    """Sizes can be stored in ways that allow any number; sparse members are not in one piece."""
+    if not 0 <= member.size <= _LARGEST or member.issparse():
+        what = (
+            "stored in pieces (sparse)" if member.issparse() else f"of {shown(member.size)} bytes"
+        )
+        raise ShardError(f"{shard} has the member {shown(member.name)}, {what}")
+
+
 def _check_name(member: str, shard: str) -> None:
     path = PurePosixPath(member)
     if path.is_absolute() or ".." in path.parts:
-        raise ShardError(f"{shard} has the member {member!r}, a path out of its folder")
+        raise ShardError(f"{shard} has the member {shown(member)}, a path out of its folder")
+    if len(member.encode("utf-8", "surrogateescape")) > _LONGEST_KEY:
+        raise ShardError(
+            f"{shard} has the member {shown(member)}: a name of {len(member)} characters, at most "
+            f"{_LONGEST_KEY} bytes are read"
+        )
 
 
 def _row(file: IO[bytes], name: str, group: list[_Member], endings: Sequence[str]) -> Row:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import io
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -13,9 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from .decode import upright
 from .encode import frame_archive
 from .errors import BadData
 from .frame_folder import folder_archive, frame_files
+from .regular import read_regular
 from .video import ending_of
 
 
@@ -46,6 +48,7 @@ class Files:
     names: Sequence[str]
     labels: Sequence[int]
     classes: Sequence[str]
+    passed_over: Mapping[str, int] = field(default_factory=dict)  # other files, by their ending
 
     def __len__(self) -> int:
         return len(self.names)
@@ -56,7 +59,7 @@ class Files:
             return Item(path.name, label, "zip", folder_archive(path))
         if not ending_of(path.name) and path.exists():
             raise BadData(f"{self.names[i]!r} is no folder of frames, and a file without an ending")
-        return Item(path.stem, label, ending_of(path.name), path.read_bytes())
+        return Item(path.stem, label, ending_of(path.name), read_regular(path))
 
     def fingerprint(self) -> str:
         """Of names, labels and sizes: a file that was replaced by another is noticed."""
@@ -128,7 +131,7 @@ def as_png(image: Image.Image | NDArray[np.uint8]) -> bytes:
     """Without loss, and without the time of day or anything else that could differ."""
     stream = io.BytesIO()
     picture = image if isinstance(image, Image.Image) else Image.fromarray(np.asarray(image))
-    picture.save(stream, format="PNG")
+    upright(picture).save(stream, format="PNG")
     return stream.getvalue()
 
 

@@ -13,14 +13,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, NamedTuple, TypeVar
 
-import fsspec
 from filelock import FileLock
 from fsspec.core import url_to_fs
 from webdataset.gopen import gopen
 
 from .errors import ShardError
+from .messages import cut, shown
+from .regular import open_regular
 
 T = TypeVar("T")
+
+# Of fsspec's file systems those that only fetch bytes. Others run commands, read one file by what
+# another says (reference), or reach into this machine.
+PROTOCOLS = (
+    *("http", "https", "s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "oci", "oss"),
+    *("hf", "hdfs", "webhdfs", "ftp", "sftp", "ssh", "memory"),
+)
 
 TRIES = 4  # of a read from afar; a network that fails for longer is not the fault of a sample
 _FINAL = (FileNotFoundError, PermissionError, ValueError, TypeError)  # not worth another try
@@ -47,6 +55,25 @@ def local_path(url: str) -> str:
     return url.removeprefix("file://")
 
 
+def check_address(url: str) -> None:
+    """Refuse what cannot be a name: Python's functions for files raise all kinds of errors."""
+    if "\0" in url or any("\ud800" <= letter < "\udc80" for letter in url):
+        raise ShardError(f"{shown(url)} is no address: it has a NUL or half a character in it")
+
+
+def file_system(url: str) -> tuple[Any, str]:
+    """The file system of an address and the path there, if it is of a kind that is allowed."""
+    if not is_remote(url):
+        return url_to_fs(local_path(url))
+    protocol = url.partition("://")[0]
+    if protocol not in PROTOCOLS or "::" in url:
+        raise ShardError(
+            f"{shown(url)} is no address that shards are read from: it begins with none of "
+            f"{', '.join(PROTOCOLS)}, or is a chain (::)"
+        )
+    return url_to_fs(url)
+
+
 def join(folder: str, name: str) -> str:
     """The address of a file of a folder; one that is complete is left alone."""
     if is_remote(name) or is_command(name) or os.path.isabs(name):
@@ -65,8 +92,9 @@ def written_whole(path: str | Path) -> Iterator[IO[bytes]]:
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    part.unlink(missing_ok=True)
     try:
-        with open(part, "wb") as file:
+        with open(part, "xb") as file:  # never through a link of somebody else
             yield file
             file.flush()
             os.fsync(file.fileno())
@@ -103,14 +131,15 @@ class Storage:
         """A whole shard, to be read from its beginning."""
         path = self._local(url)
         if path is not None:
-            return _named(url, lambda: open(path, "rb"))
-        return _patiently(url, lambda: fsspec.open(url, "rb").open())  # pyright: ignore
+            return _named(url, lambda: open_regular(path))
+        fs, name = file_system(url)
+        return _patiently(url, lambda: fs.open(name, "rb"))
 
     def size(self, url: str) -> int:
         path = self._local(url)
         if path is not None:
             return _named(url, lambda: os.stat(path).st_size)
-        fs, name = url_to_fs(url)
+        fs, name = file_system(url)
         return int(_patiently(url, lambda: fs.size(name)))
 
     def _local(self, url: str) -> str | None:
@@ -158,7 +187,11 @@ class Storage:
 
 
 def _download(url: str, path: Path) -> None:
-    opened: Any = gopen(url) if is_command(url) else fsspec.open(url, "rb")
+    if is_command(url):
+        opened: Any = gopen(url)
+    else:
+        fs, name = file_system(url)
+        opened = fs.open(name, "rb")
     with opened as source, written_whole(path) as target:
         shutil.copyfileobj(source, target, 1 << 20)
 
@@ -167,7 +200,7 @@ def _fetch(spans: list[Span]) -> list[bytes]:
     """Spans from afar, all at once: a file system that can do so has them under way together."""
     if not spans:
         return []
-    fs, _ = url_to_fs(spans[0].url)
+    fs, _ = file_system(spans[0].url)
     names = [fs._strip_protocol(span.url) for span in spans]
     starts = [span.offset for span in spans]
     ends = [span.offset + span.size for span in spans]
@@ -201,4 +234,4 @@ def _named(url: str, call: Callable[[], T]) -> T:
     except ImportError as error:
         raise ImportError(f"{url}: {error}") from None
     except Exception as error:
-        raise ShardError(f"{url} cannot be read: {type(error).__name__}: {error}") from error
+        raise ShardError(f"{url} cannot be read: {type(error).__name__}: {cut(error)}") from error

@@ -5,28 +5,31 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
-from inspect import signature
 from itertools import chain
 from typing import Any
 
 from PIL import Image
 from timm.data import auto_augment
 from timm.data.constants import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
+from timm.data.transforms import ResizeKeepRatio
 from timm.data.transforms_factory import create_transform
 from torch import Tensor
 from torchvision import transforms
 
+from .decode import check_resized
 from .finish import Erasing, Finish
 
 TRIVIAL = "trivial"  # torchvision's TrivialAugmentWide, beside the names that timm knows
-_FIXED = {"input_size", "is_training", "separate", "use_prefetcher", "normalize", "re_num_splits"}
-_SEQUENCES = {"naflex", "patch_size", "max_seq_len", "patchify", "patchify_channels_last"}
-OPTIONS = (
-    frozenset(signature(create_transform).parameters)
-    - _FIXED
-    - _SEQUENCES
-    - {"patchify_flatten", "tf_preprocessing"}
+# arguments of timm.data.create_transform; it has others, for us to settle or for other models
+OPTIONS = frozenset(
+    (
+        *("scale", "ratio", "train_crop_mode", "hflip", "vflip", "no_aug"),
+        *("color_jitter", "color_jitter_prob", "grayscale_prob", "gaussian_blur_prob"),
+        *("auto_augment", "re_prob", "re_mode", "re_count"),
+        *("interpolation", "mean", "std", "crop_pct", "crop_mode", "crop_border_pixels"),
+    )
 )
+LEAST_CROP, MOST_CROP = 0.1, 2.0  # crop_pct: a small one resizes to many times what is kept
 
 Apply = Callable[[Any], Tensor]
 
@@ -75,6 +78,9 @@ class ImageTransform:
         unknown = sorted(set(self.options) - OPTIONS)
         if unknown:
             raise ValueError(f"no option {unknown[0]!r}; there are {', '.join(sorted(OPTIONS))}")
+        crop = self.options.get("crop_pct")
+        if crop is not None and not LEAST_CROP <= crop <= MOST_CROP:
+            raise ValueError(f"crop_pct of images is from {LEAST_CROP} to {MOST_CROP}, got {crop}")
         self(0)  # a wrong value is an error now, not in a worker
 
     def __call__(self, epoch: int) -> Apply:
@@ -117,12 +123,32 @@ class ImageTransform:
             # it stands where timm has its policies, which put colour jitter out of use
             options.update(auto_augment=None, color_jitter=None)
         if not (trivial and self.training):
-            return _mended(create_transform(side, **options))
+            return _mended(_limited(create_transform(side, **options)))
         parts: Any = create_transform(side, separate=True, **options)
-        return transforms.Compose([parts[0], transforms.TrivialAugmentWide(), *parts[1:]])
+        first = _limited(parts[0])
+        return transforms.Compose([first, transforms.TrivialAugmentWide(), *parts[1:]])
 
     def __getstate__(self) -> dict[str, Any]:
         return {"size": self.size, "training": self.training, "options": self.options}
+
+
+def _limited(transform: Any) -> Any:
+    """timm's transform behind a check of the size that it would make before it crops."""
+
+    def check(image: Image.Image) -> Image.Image:
+        check_resized(*image.size, side, longer=longer)
+        return image
+
+    for step in transform.transforms:
+        if isinstance(step, ResizeKeepRatio):
+            side, longer = max(step.size), step.longest > 0
+        elif isinstance(step, transforms.Resize) and isinstance(step.size, int):
+            side, longer = step.size, False
+        else:
+            continue  # it makes what it is told, whatever the image
+        transform.transforms.insert(0, check)
+        break
+    return transform
 
 
 def _mended(transform: Any) -> Apply:

@@ -22,14 +22,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from .decode import MAX_PIXELS, ImageDecoder
+from .decode import MAX_CLIP_PIXELS, MAX_PIXELS, ImageDecoder
 from .errors import BadData, ShardError
 from .layout import IMAGE_ENDINGS
+from .messages import cut
 
 # in order of preference, should a sample have several
 VIDEO_ENDINGS = ("mp4", "webm", "mkv", "avi", "mov", "m4v", "zip")
 BACKENDS = ("pyav", "torchcodec")
-MAX_CLIP_PIXELS = 500_000_000  # of all frames of a clip: a gigabyte and a half
 Frame = NDArray[np.uint8]  # (H, W, 3)
 
 
@@ -176,4 +176,4 @@ def undecodable() -> Iterator[None]:
     except (BadData, ShardError):
         raise
     except Exception as error:
-        raise BadData(f"{type(error).__name__}: {' '.join(str(error).split())}") from None
+        raise BadData(f"{type(error).__name__}: {cut(error)}") from None

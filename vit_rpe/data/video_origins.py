@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from .layout import IMAGE_ENDINGS
-from .origins import check_classes, class_folders, csv_file, find_splits
-from .sources import Files, Source
+from .origins import check_classes, class_folders, csv_file, files_of, find_splits
+from .sources import Source
 from .video import VIDEO_ENDINGS, ending_of
 
 
@@ -19,9 +19,12 @@ def video_folder(folder: str | Path, split: str = "train") -> dict[str, Source]:
     splits: dict[str, Source] = {}
     for name, part in parts.items():
         check_classes(part, classes)
-        found = [(path, numbers[label]) for label in classes for path in _videos(part / label)]
-        names = [str(path.relative_to(part)) for path, _ in found]
-        splits[name] = Files(part, names, [label for _, label in found], classes)
+        others: list[Path] = []
+        found = [
+            (path, numbers[label]) for label in classes for path in _videos(part / label, others)
+        ]
+        what = f"videos ({', '.join(VIDEO_ENDINGS)}, or folders of frames)"
+        splits[name] = files_of(part, found, classes, others, what)
     return splits
 
 
@@ -30,8 +33,11 @@ def video_table(path: str | Path, root: str | Path | None = None) -> dict[str, S
     return csv_file(path, root, (*VIDEO_ENDINGS, ""))
 
 
-def _videos(folder: Path) -> Iterator[Path]:
-    """All videos of a class, in the order of their names, folders within folders too."""
+def _videos(folder: Path, others: list[Path]) -> Iterator[Path]:
+    """All videos of a class, in the order of their names, folders within folders too.
+
+    Files that are neither videos nor frames are added to `others`.
+    """
     seen = {os.path.realpath(folder)}
     for place, folders, files in os.walk(folder, followlinks=True):
         # a link can lead back to where it is
@@ -44,4 +50,8 @@ def _videos(folder: Path) -> Iterator[Path]:
                     "video, belong"
                 )
             yield Path(place)
-        yield from (Path(place, name) for name in sorted(files) if ending_of(name) in VIDEO_ENDINGS)
+        for name in sorted(files):
+            if ending_of(name) in VIDEO_ENDINGS:
+                yield Path(place, name)
+            elif ending_of(name) not in IMAGE_ENDINGS:
+                others.append(Path(place, name))

@@ -186,6 +186,8 @@ def _evaluation(
     check_counted(rows[:, 0].astype(np.int64), loader.shards.num_samples)
     good = rows[rows[:, 1] == 1]
     bad = len(rows) - len(good)
+    if loader.bad is not None:
+        loader.bad.check(bad)  # those of all ranks
     if videos is not None:
         good = _by_video(good, videos)
     return Evaluation(

@@ -30,6 +30,7 @@ from .medium import Images, Medium, medium_of, try_decoder
 from .ranks import main_first
 from .recipe import Recipe
 
+PATIENCE = 600.0  # seconds to wait for another run that makes the same shards
 SOURCES = {"digits": (digits, ImageRecipe()), "moving_digits": (moving_digits, VideoRecipe())}
 
 
@@ -61,11 +62,17 @@ def _inputs(recipe: Recipe, make: bool) -> Inputs:
 
 
 def _make(recipe: Recipe) -> None:
-    if recipe.data_source is None or read_info(recipe.data_dir, Storage()) is not None:
+    """Make the shards of `data_source`, or wait for another run that is about to."""
+    if recipe.data_source is None:
+        return
+    info = read_info(recipe.data_dir, Storage())
+    there = set() if info is None else set(info.splits)
+    if {recipe.train_split, recipe.val_split or recipe.train_split} <= there:
         return
     origin, preparation = SOURCES[recipe.data_source]
-    for split, source in origin().items():
-        make_shards(source, recipe.data_dir, split, preparation)
+    # those that are there come first: shards of another source get no company
+    for split, source in sorted(origin().items(), key=lambda each: each[0] not in there):
+        make_shards(source, recipe.data_dir, split, preparation, wait=PATIENCE)
 
 
 def _open(recipe: Recipe, field: str) -> Shards | None:
@@ -147,7 +154,7 @@ def evaluation_loader(
     side, options = config["input_size"][-1], evaluation_options(config)
     try:
         transform = medium.transform(side, training=False, options=options)
-    except (ValueError, KeyError) as error:
+    except (ValueError, KeyError, TypeError) as error:
         raise RecipeError(f"evaluation (interpolation, crop_pct, ...): {error}") from None
     return Loader(
         shards,

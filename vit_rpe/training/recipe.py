@@ -101,7 +101,9 @@ class Recipe(BaseModel):
     no_aug: bool = Field(False, description="only resize and crop the centre, as in evaluation")
     scale: Pair = Field([0.08, 1.0], description="of random crops, as a share of the area")
     ratio: Pair = Field([3 / 4, 4 / 3], description="of random crops, width to height")
-    hflip: Share = Field(0.5, description="probability of a horizontal flip")
+    hflip: Share | None = Field(
+        None, description="probability of a horizontal flip; null: 0.5 for images, 0 for clips"
+    )
     vflip: Share = Field(0.0, description="probability of a vertical flip")
     color_jitter: NonNegative | None = Field(0.4, description="strength; null for none")
     aa: str | None = Field(
@@ -305,6 +307,14 @@ class Recipe(BaseModel):
             self.model_ema_warmup and not self.model_ema,
             "model_ema_warmup needs model_ema: true",
         )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _flips(cls, values: dict[str, Any]) -> dict[str, Any]:
+        """A mirror changes no object, but it turns a motion to the left into one to the right."""
+        if values.get("hflip") is not None:
+            return values
+        return {**values, "hflip": 0.5 if values.get("num_frames") is None else 0.0}
 
     @property
     def mixes(self) -> bool:

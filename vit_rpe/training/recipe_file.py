@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import yaml
 from pydantic import ValidationError
+
+from vit_rpe.data.messages import cut, shown
+from vit_rpe.data.regular import read_regular
 
 from .errors import RecipeError
 from .nearest import nearest
@@ -16,6 +21,9 @@ from .recipe import Recipe
 
 COMMAND_LINE = "command line"
 MERGED = ("model_kwargs", "opt_kwargs", "kd_model_kwargs")  # by files key by key; null removes one
+# far more than any recipe has; a few lines of YAML can stand for any number of values
+MOST_BYTES, MOST_VALUES, DEEPEST, MOST_FILES = 1_000_000, 10_000, 20, 16
+TOO_MANY = f"more than {MOST_VALUES} values, with those that aliases (*) repeat"
 
 Values = dict[str, Any]
 Origins = dict[str, str]
@@ -23,6 +31,21 @@ Origins = dict[str, str]
 
 class _Loader(yaml.SafeLoader):
     """YAML 1.1 takes 1e-3 for a string, because it has no dot; people do not."""
+
+    def compose_mapping_node(self, anchor: Any) -> Any:
+        """Refuse a key that is there twice: PyYAML takes the last one without a word."""
+        node = super().compose_mapping_node(anchor)
+        names = Counter(key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode))
+        for name, count in names.items():
+            if count > 1 and name != "<<":
+                raise yaml.YAMLError(f"the key {shown(name)} is there twice")
+        return node
+
+    def flatten_mapping(self, node: yaml.MappingNode) -> None:
+        """Merge (<<) with an end to it."""
+        super().flatten_mapping(node)
+        if len(node.value) > MOST_VALUES:
+            raise yaml.YAMLError(TOO_MANY)
 
 
 _Loader.add_implicit_resolver(
@@ -46,7 +69,8 @@ def check(values: Values, origins: Origins, where: str) -> Recipe:
     for name in values:
         if name not in Recipe.model_fields:
             file = origins.get(name, where)
-            raise RecipeError(f"{file}: no key {name!r}{nearest(name, Recipe.model_fields)}")
+            close = nearest(name, Recipe.model_fields)
+            raise RecipeError(f"{file}: no key {shown(name)}{close}")
     try:
         return Recipe(**values)
     except ValidationError as error:
@@ -59,17 +83,19 @@ def as_yaml(recipe: Recipe) -> str:
 
 def _read(path: Path, seen: tuple[Path, ...]) -> tuple[Values, Origins]:
     """The values of a file over those that it extends, and the file that each came from."""
+    own = _parse(path)
     if path.resolve() in seen:
         chain = " -> ".join(each.name for each in (*seen, path))
         raise RecipeError(f"{path}: a recipe cannot extend itself ({chain})")
-    own = _parse(path)
+    if len(seen) == MOST_FILES:
+        raise RecipeError(f"{path}: more than {MOST_FILES} recipes extend one another")
     base = own.pop("extends", None)
     if base is None:
         values, origins = {}, {}
     elif isinstance(base, str):
         values, origins = _read(path.parent / base, (*seen, path.resolve()))
     else:
-        raise RecipeError(f"{path}: extends: one path of a recipe, got {base!r}")
+        raise RecipeError(f"{path}: extends: one path of a recipe, got {shown(base)}")
     for name, value in own.items():
         _set(values, name, value)
         origins[name] = str(path)
@@ -78,16 +104,60 @@ def _read(path: Path, seen: tuple[Path, ...]) -> tuple[Values, Origins]:
 
 def _parse(path: Path) -> Values:
     try:
-        data = yaml.load(path.read_text(encoding="utf-8"), _Loader)  # a SafeLoader: no objects
+        text = read_regular(path, MOST_BYTES).decode()
     except FileNotFoundError:
         raise RecipeError(f"{path}: no such recipe") from None
     except (OSError, UnicodeDecodeError) as error:
-        raise RecipeError(f"{path} cannot be read: {error}") from None
-    except yaml.YAMLError as error:
-        raise RecipeError(f"{path} is not YAML: {' '.join(str(error).split())}") from None
+        raise RecipeError(f"{_text(str(path))} cannot be read: {cut(error)}") from None
+    try:
+        data = _load(text)
+    except ValueError as error:
+        raise RecipeError(cut(f"{path} is not YAML: {error}")) from None
     if not isinstance(data, dict):
-        raise RecipeError(f"{path}: a recipe is a mapping of keys to values, got {data!r}")
+        raise RecipeError(f"{path}: a recipe is a mapping of keys to values, got {shown(data)}")
+    _check_bounds(data, str(path))
     return {str(name): value for name, value in data.items()}
+
+
+def _load(text: str) -> Any:
+    """The value of a YAML text; a SafeLoader makes no objects."""
+    try:
+        return yaml.load(text, _Loader)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    except yaml.YAMLError as error:
+        raise ValueError(str(error)) from None
+
+
+def _check_bounds(values: Values, where: str) -> None:
+    """Refuse what is no number, text or collection of a size that a program can work with."""
+    left, found = MOST_VALUES, [(name, each, 1) for name in values for each in (name, values[name])]
+    while found:
+        name, value, depth = found.pop()
+        inner = [*chain(*value.items())] if isinstance(value, dict) else value
+        if isinstance(inner, list | tuple | set):
+            left -= 1 + len(inner)
+            if left < 0:
+                raise RecipeError(f"{where}: {TOO_MANY}")
+            if depth > DEEPEST:
+                raise RecipeError(f"{where}: {shown(name)}: nested more than {DEEPEST} deep")
+            found += [(name, each, depth + 1) for each in inner]
+        elif isinstance(value, int) and abs(value) >= 2**63:
+            raise RecipeError(f"{where}: {_text(name)}: a number that is too large, {shown(value)}")
+        elif isinstance(value, str) and not _is_sound(value):
+            raise RecipeError(
+                f"{where}: {_text(name)}: a text with a NUL or half a character in it, "
+                f"{shown(value)}"
+            )
+
+
+def _text(name: Any) -> str:
+    is_short = isinstance(name, str) and len(name) < 500 and _is_sound(name)
+    return name if is_short else shown(name)
+
+
+def _is_sound(text: str) -> bool:
+    return "\0" not in text and text.encode(errors="ignore").decode() == text
 
 
 def _set(values: Values, name: str, value: Any) -> None:
@@ -100,13 +170,14 @@ def _set(values: Values, name: str, value: Any) -> None:
 def _override(values: Values, origins: Origins, text: str) -> None:
     name, equals, value = text.partition("=")
     if not equals or not name:
-        raise RecipeError(f"{COMMAND_LINE}: an override is key=value, got {text!r}")
+        raise RecipeError(f"{COMMAND_LINE}: an override is key=value, got {shown(text)}")
     if name == "extends":
         raise RecipeError(f"{COMMAND_LINE}: extends belongs into a file")
     try:
-        parsed = yaml.load(value, _Loader)
-    except yaml.YAMLError:
-        raise RecipeError(f"{COMMAND_LINE}: {name}: not a YAML value: {value!r}") from None
+        parsed = _load(value)
+    except ValueError:
+        raise RecipeError(f"{COMMAND_LINE}: {name}: not a YAML value: {shown(value)}") from None
+    _check_bounds({name: parsed}, COMMAND_LINE)
     outer, dot, inner = name.partition(".")
     if dot and outer in MERGED:
         name, parsed = outer, {inner: parsed}
@@ -119,12 +190,12 @@ def _override(values: Values, origins: Origins, text: str) -> None:
 def _message(error: ValidationError, origins: Origins, where: str) -> str:
     """The first thing that is wrong, in one line: file, key, what was expected, what came."""
     first = error.errors()[0]
-    text = first["msg"].removeprefix("Value error, ")
+    text = cut(first["msg"].removeprefix("Value error, "))
     text = text[0].lower() + text[1:]
     if not first["loc"]:
         return f"{where}: {text}"
     name = str(first["loc"][0])
     if first["type"] == "missing":
         return f"{where}: {name}: is required"
-    got = "" if first["type"] == "value_error" else f", got {first['input']!r}"
+    got = "" if first["type"] == "value_error" else f", got {shown(first['input'])}"
     return f"{origins.get(name, where)}: {name}: {text}{got}"

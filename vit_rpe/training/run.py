@@ -14,6 +14,7 @@ from accelerate import Accelerator
 from torch import nn
 
 from vit_rpe.data import ShardError
+from vit_rpe.data.messages import short
 from vit_rpe.data.storage import written_whole
 
 from . import recipe_file
@@ -247,4 +248,5 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
 def _say(text: str, everywhere: bool = False) -> None:
     rank = int(os.environ.get("RANK", "0"))
     if rank == 0 or everywhere:
+        text = "\n".join(map(short, text.splitlines()))
         print(text if rank == 0 else f"rank {rank}: {text}", file=sys.stderr, flush=True)

@@ -81,10 +81,8 @@ class Trainer:
         self.steps_per_epoch = loader.plan.steps
         self.state, self.stop = RunState(), StopFlag()
         progress, snapshot = (None, None) if resume is None else read(resume)
-        if progress is not None and progress["samples"] != list(loader.shards.lengths):
-            raise CheckpointError(
-                f"{resume} was made with shards of other lengths than those at {recipe.data_dir}"
-            )
+        if progress is not None:
+            self._check_data(progress, resume)
         self.learner = Learner(recipe, accelerator, net, self.steps_per_epoch, snapshot)
         self.checkpoints = Checkpoints(run / "checkpoints")
         columns = COLUMNS + (EMA_COLUMNS if recipe.model_ema else ())
@@ -99,6 +97,19 @@ class Trainer:
             for epoch, row in enumerate(self.state.history, 1):
                 self.learner.schedule.after_epoch(epoch, self._metric(row))
             self.learner.load_optimizer(snapshot)
+
+    def _check_data(self, progress: dict[str, Any], resume: Path | None) -> None:
+        """Refuse to go on with other data; checkpoints of before have no digest."""
+        shards, where = self.loader.shards, self.recipe.data_dir
+        if progress["samples"] != list(shards.lengths):
+            raise CheckpointError(
+                f"{resume} was made with shards of other lengths than those at {where}"
+            )
+        if progress.get("data", shards.digest) != shards.digest:
+            raise CheckpointError(
+                f"{resume} was made with other data than those at {where}; a run goes on only with "
+                "the data that it began with"
+            )
 
     @property
     def epochs(self) -> int:
@@ -234,6 +245,7 @@ class Trainer:
                 "state": asdict(state),
                 "log": self.log.position(),
                 "samples": list(self.loader.shards.lengths),
+                "data": self.loader.shards.digest,
             }
             self.checkpoints.save(name, progress, snapshot, self.learner.net, self.model_args)
             kept = [entry[0] for entry in state.ranking]
