@@ -7,6 +7,10 @@ class ShardError(ValueError):
     """A shard, or a set of shards, that cannot be used as it is."""
 
 
+class MissingShards(ShardError):
+    """No shards, or none of a split, where they were looked for."""
+
+
 class BadData(ValueError):
     """The bytes of one sample cannot be used; the message is the reason."""
 
