@@ -22,7 +22,7 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from bench_measure import Parser, positive_integer
+from command_line import Parser, fail, positive_integer
 
 from vit_rpe.data import (
     VIDEO_ENDINGS,
@@ -227,7 +227,7 @@ def main(argv: list[str] | None = None) -> None:
     except KeyboardInterrupt:
         sys.exit("\nstopped; the same command goes on from here")
     except (ShardError, ValueError, OSError, RuntimeError, ImportError) as error:
-        sys.exit(f"make_shards: error: {error}")
+        fail("make_shards", error)
 
 
 if __name__ == "__main__":

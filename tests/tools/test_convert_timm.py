@@ -128,7 +128,8 @@ def test_bad_input_is_one_line(run, tmp_path, args, message):
     with pytest.raises(SystemExit, match=message) as caught:
         run(*args, "--output", tmp_path / "model")
     text = str(caught.value)
-    assert text.startswith("error: ") and "\n" not in text
+    assert caught.value.code == 2
+    assert text.startswith("convert_timm: error: ") and "\n" not in text
     assert not (tmp_path / "model").exists()
 
 

@@ -129,6 +129,7 @@ def test_wrong_input_gives_one_line(tool, tmp_path, arguments, message):
     with pytest.raises(SystemExit) as stop:
         tool.main([argument.replace("{tmp}", str(tmp_path)) for argument in arguments])
     text = str(stop.value)
+    assert stop.value.code == 2
     assert text.startswith("make_shards: error: ") and message in text and "\n" not in text
 
 

@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import timm
 import torch
@@ -14,24 +13,13 @@ from PIL import Image
 from safetensors.torch import save_file
 
 from tests.training.launch import train
-from tests.training.runs import TINY, make_data, write_recipe
-from vit_rpe.data import make_shards
-from vit_rpe.data.sources import Arrays
+from tests.training.runs import TINY, make_data, make_named, write_recipe
 from vit_rpe.training import RecipeError
 from vit_rpe.training.nearest import ALIASES, nearest
 from vit_rpe.training.recipe import Recipe
 from vit_rpe.training.recipe_file import check
 
 NAMES = ["cat", "dog", "owl"]
-
-
-def make_named(folder: Path, names: list[str], splits: tuple[str, ...] = ("train", "val")) -> str:
-    """Shards of a few noisy images with named classes."""
-    draw = np.random.default_rng(0)
-    for split in splits:
-        pixels = draw.integers(0, 256, (24, 8, 8), dtype=np.uint8)
-        make_shards(Arrays(pixels, np.arange(24) % len(names), names), folder, split)
-    return str(folder)
 
 
 @pytest.fixture(scope="module")

@@ -29,6 +29,7 @@ from vit_rpe.data.origins import digits
 from vit_rpe.data.storage import Storage
 
 from .errors import RecipeError
+from .look import check_look
 from .medium import Images, Medium, medium_of, try_decoder
 from .ranks import main_first
 from .recipe import Recipe
@@ -161,6 +162,7 @@ def evaluation_loader(
     **place: Any,
 ) -> Loader:
     """Every sample once, in order; `batch_size` is that of one process."""
+    check_look(config)
     medium = medium or Images()
     plan = Plan(shards.lengths, batch_size * world, shuffle=False, drop_last=False)
     side, options = config["input_size"][-1], evaluation_options(config)
