@@ -81,6 +81,7 @@ def place(tmp_path_factory) -> Path:
         (["lr_cycle_mul=0.5", "cooldown_epochs=9"], "sched: cosine has no learning rate: "),
         (["lr_k_decay=1e300"], "sched: cosine has no learning rate: "),
         (["model_kwargs.num_heads=3"], "cannot be built with model_kwargs"),
+        (["model=local-dir:nowhere"], "local-dir:nowhere is no model that timm can load"),
         (["model_kwargs.mlp_ratio=x"], "cannot be built with model_kwargs"),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else "",

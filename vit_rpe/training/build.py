@@ -153,7 +153,10 @@ def _has_fixed_size(name: str) -> bool:
     """Whether timm's constructor wants to know the size of the images."""
     source, identity = parse_model_name(name)
     if source == "local-dir":
-        return bool(load_model_config_from_path(identity)[0].get("fixed_input_size"))
+        try:
+            return bool(load_model_config_from_path(identity)[0].get("fixed_input_size"))
+        except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
+            raise RecipeError(f"{name} is no model that timm can load: {error!r:.200}") from None
     return bool(getattr(get_pretrained_cfg(name), "fixed_input_size", False))
 
 

@@ -16,8 +16,8 @@ class Look(BaseModel):
     input_size: tuple[int, Side, Side]
     mean: Triple
     std: PositiveTriple
-    interpolation: str
-    crop_pct: CropShare
+    interpolation: str | None = None
+    crop_pct: CropShare | None = None
 
 
 def check_look(config: dict[str, Any]) -> None:
