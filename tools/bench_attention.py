@@ -29,19 +29,17 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from bench_measure import (
-    Parser,
     add_common,
     check_device,
     chosen,
     environment,
     in_turns,
-    new_file,
     peak_mb,
-    positive_number,
     timed,
     try_once,
 )
 from bench_plot import KINDS, PATHS, case_table, plot, summarise, summary_text
+from command_line import Parser, new_file, positive_number
 from torch import Tensor
 
 from vit_rpe.attention import masked_linear_attention

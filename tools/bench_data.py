@@ -35,7 +35,8 @@ import numpy as np
 import psutil
 import torch
 import webdataset as wds
-from bench_measure import Parser, add_common, chosen, environment, positive_integer
+from bench_measure import add_common, chosen, environment
+from command_line import Parser, positive_integer
 from PIL import Image, ImageFilter
 from timm.data import create_dataset, create_loader  # pyright: ignore[reportPrivateImportUsage]
 from timm.data.transforms_factory import create_transform

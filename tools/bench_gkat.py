@@ -24,16 +24,9 @@ from typing import Any
 
 import torch
 from bench_graph_cases import random_graph
-from bench_measure import (
-    Parser,
-    add_common,
-    chosen,
-    environment,
-    in_turns,
-    peak_mb,
-    positive_number,
-)
+from bench_measure import add_common, chosen, environment, in_turns, peak_mb
 from bench_plot import aligned, number
+from command_line import Parser, positive_number
 from graph_demo_data import citation, motif_set
 from torch import Tensor, nn
 from torch_geometric.nn import DenseGATConv, GATConv

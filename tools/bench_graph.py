@@ -26,18 +26,9 @@ from typing import Any
 
 import torch
 from bench_graph_cases import BARS, FAMILIES, Case
-from bench_measure import (
-    Parser,
-    add_common,
-    check_device,
-    chosen,
-    environment,
-    in_turns,
-    new_file,
-    positive_number,
-    try_once,
-)
+from bench_measure import add_common, check_device, chosen, environment, in_turns, try_once
 from bench_plot import aligned, number
+from command_line import Parser, fail, new_file, positive_number
 
 NODES = (5_000, 10_000, 20_000, 40_000, 80_000)
 LEAST_NODES = 4_000  # below, overheads hide how the work grows
@@ -77,7 +68,7 @@ def kept_cases(file: Path) -> list[dict[str, Any]]:
     try:
         return [case for case in json.loads(file.read_text())["cases"] if case["asked"]]
     except (ValueError, KeyError, TypeError) as error:
-        raise SystemExit(f"bench_graph: {file} is no report of this tool: {error!r}") from error
+        fail("bench_graph", f"{file} is no report of this tool: {error!r}")
 
 
 def growth(results: list[dict[str, Any]]) -> dict[str, float]:

@@ -10,6 +10,7 @@ from math import log2
 from typing import Any
 
 import torch
+from command_line import fail
 from torch import Tensor
 
 from vit_rpe.graph import (
@@ -28,7 +29,7 @@ try:
     from scipy.sparse import csr_array, diags_array
     from scipy.sparse.linalg import expm_multiply
 except ModuleNotFoundError as error:
-    raise SystemExit(f"bench_graph: {error}; pip install vit_rpe[graph]") from error
+    fail("bench_graph", f"{error}; pip install vit_rpe[graph]")
 
 # Larger matrices take more memory than a benchmark should.
 LARGEST_DENSE = 10_000

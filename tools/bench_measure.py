@@ -21,6 +21,7 @@ from typing import Any, NoReturn, TypeVar
 
 import timm
 import torch
+from command_line import new_file, positive_integer
 
 import vit_rpe
 
@@ -134,31 +135,6 @@ def _status_bytes(field: str) -> int:
 
 
 # --- command line ------------------------------------------------------------------------------
-
-
-class Parser(argparse.ArgumentParser):
-    """Errors in one line."""
-
-    def error(self, message: str) -> NoReturn:
-        self.exit(2, f"{self.prog}: error: {message}\n")
-
-
-def positive_number(text: str) -> float:
-    value = float(text)
-    if not 0 < value < float("inf"):
-        raise ValueError
-    return value
-
-
-def positive_integer(text: str) -> int:
-    return int(positive_number(str(int(text))))
-
-
-def new_file(text: str) -> Path:
-    path = Path(text)
-    if path.is_dir() or not path.parent.is_dir():
-        raise argparse.ArgumentTypeError(f"cannot write a file at {text!r}")
-    return path
 
 
 def chosen(text: str, names: list[str]) -> list[str]:

@@ -25,18 +25,16 @@ import timm
 import torch
 import torch.nn.functional as F
 from bench_measure import (
-    Parser,
     add_common,
     check_device,
     chosen,
     environment,
     in_turns,
     peak_mb,
-    positive_integer,
-    positive_number,
     try_once,
 )
 from bench_plot import aligned, number
+from command_line import Parser, positive_integer, positive_number
 from torch import Tensor, nn
 
 import vit_rpe  # noqa: F401  registers the models

@@ -24,16 +24,9 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
-from bench_measure import (
-    Parser,
-    add_common,
-    check_device,
-    environment,
-    in_turns,
-    positive_integer,
-    positive_number,
-)
+from bench_measure import add_common, check_device, environment, in_turns
 from bench_plot import aligned
+from command_line import Parser, positive_integer, positive_number
 
 import vit_rpe  # noqa: F401  registers the models
 from vit_rpe.data import Batch, make_shards

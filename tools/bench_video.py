@@ -22,17 +22,8 @@ import numpy as np
 import timm
 import torch
 import torch.nn.functional as F
-from bench_measure import (
-    Parser,
-    add_common,
-    check_device,
-    environment,
-    in_turns,
-    peak_mb,
-    positive_integer,
-    positive_number,
-    timed,
-)
+from bench_measure import add_common, check_device, environment, in_turns, peak_mb, timed
+from command_line import Parser, positive_integer, positive_number
 from torch import Tensor
 
 import vit_rpe  # noqa: F401  registers the models

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -21,6 +20,7 @@ from typing import Any
 import timm
 import torch
 import torch.nn.functional as F
+from command_line import Parser, one_line_errors
 from torch import Tensor, nn
 
 from vit_rpe.models.convert import convert
@@ -288,7 +288,7 @@ def _draw_rows(axes: Any, results: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Convert a ViT that knows scikit-learn's digits.")
+    parser = Parser(description="Convert a ViT that knows scikit-learn's digits.")
     parser.add_argument("--json", type=Path, metavar="FILE")
     parser.add_argument("--plot", type=Path, metavar="FILE")
     parser.add_argument("--seed", type=int, default=0, help="of the split, the weights, the order")
@@ -300,15 +300,13 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1, help="so small a model gains from one")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
-    try:
+    with one_line_errors("convert_demo"):
         results = run(args)
         if args.json is not None:
             args.json.parent.mkdir(parents=True, exist_ok=True)
             args.json.write_text(json.dumps(results, indent=1) + "\n")
         if args.plot is not None:
             draw(results, args.plot)
-    except ModuleNotFoundError as error:
-        sys.exit(str(error))
     print(f"\n{results['seconds']:.0f} s")
 
 

@@ -12,17 +12,19 @@ import argparse
 import ast
 import difflib
 import logging
-import sys
 from pathlib import Path
 from typing import Any
 
 import timm
 import torch
+from command_line import Parser, one_line_errors
 from timm.models import save_for_hf
 
 import vit_rpe
 from vit_rpe.models.choices import ELEMENTWISE, RANDOM, RPES
 from vit_rpe.models.convert import LINEAR_OPTIONS, MASK_OPTIONS, ConversionReport, convert
+from vit_rpe.training.checkpoint import find_model
+from vit_rpe.training.saved_model import class_names, with_classes
 
 LOCAL = "local-dir:"
 FILES = (".safetensors", ".pth", ".pt", ".bin", ".ckpt", ".pkl", ".npz")
@@ -30,6 +32,8 @@ FILES = (".safetensors", ".pth", ".pt", ".bin", ".ckpt", ".pkl", ".npz")
 
 def load_source(name: str, pretrained: bool, model_args: dict[str, Any]) -> torch.nn.Module:
     """A timm model by its name or directory; only safetensors are read from a directory."""
+    if ":" not in name and Path(name).is_dir():
+        name = f"{LOCAL}{find_model(name)}"
     if name.startswith(LOCAL):
         directory = Path(name.removeprefix(LOCAL))
         for file in ("config.json", "model.safetensors"):
@@ -76,9 +80,9 @@ def key_value(text: str) -> tuple[str, Any]:
 
 
 def parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description="Turn a softmax ViT of timm into a Performer.")
+    parser = Parser(description="Turn a softmax ViT of timm into a Performer.")
     add = parser.add_argument
-    add("source", help="a timm model, local-dir:DIR, or a .safetensors file")
+    add("source", help="a timm model, a run, a checkpoint, or a .safetensors file")
     add("--output", type=Path, required=True, metavar="DIR")
     add("--overwrite", action="store_true", help="write into a directory that is not empty")
     add("--model-name", help="the timm architecture of a .safetensors file")
@@ -126,6 +130,7 @@ def run(args: argparse.Namespace) -> ConversionReport:
     else:
         source, described = load_source(args.source, not args.no_pretrained, model_args), {}
     model, report = convert(source, **described, attention=args.attention, **options)
+    with_classes(model, [] if isinstance(source, str) else class_names(source))
     save(model, report, args.output, args.overwrite)
     return report
 
@@ -134,10 +139,8 @@ def main() -> None:
     for library in ("timm", "huggingface_hub"):
         logging.getLogger(library).setLevel(logging.ERROR)
     args = parser().parse_args()
-    try:
+    with one_line_errors("convert_timm"):
         report = run(args)
-    except (ValueError, OSError) as error:
-        sys.exit(f"error: {' '.join(str(error).split())}")
     print(report)
     print(f"written     {args.output}, by vit_rpe {vit_rpe.__version__}; to load it:")
     print(f"            timm.create_model('{LOCAL}{args.output}', pretrained=True)")

@@ -9,15 +9,18 @@
 
 A run stands for its best checkpoint, and for the moving average of the weights where it has one.
 Prints one line for each resolution. --output DIR keeps results.csv and results.json (timm's
-columns), and for each resolution per_class-SIZE.csv and confusion-SIZE.csv.
+columns), and for each resolution per_class-SIZE.csv and confusion-SIZE.csv, in a folder of
+its own for each model: DIR/quickstart.
+
+A checkpoint knows the names of its classes: shards with others are refused, unless --map-classes is
+given, which goes by the names.
 """
 
 from __future__ import annotations
 
 import argparse
-import csv
-import json
 import sys
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,29 +28,26 @@ from typing import Any
 import timm
 import torch
 from accelerate import Accelerator
-from bench_measure import Parser, positive_integer
+from command_line import Parser, one_line_errors, positive_integer
+from evaluation_results import results_folder, save, show
 from timm.data.config import resolve_model_data_config
-from torch import nn
+from torch import Tensor, nn
 
 import vit_rpe  # noqa: F401  registers the models
 from vit_rpe.data import VIDEO_ENDINGS, ShardError, Shards, open_shards
 from vit_rpe.data.clip_transform import CROPS
 from vit_rpe.data.layout import IMAGE_ENDINGS
 from vit_rpe.data.video import BACKENDS
-from vit_rpe.training import CheckpointError, RecipeError
-from vit_rpe.training.checkpoint import EMA, WEIGHTS, find_checkpoint
+from vit_rpe.training import CheckpointError
+from vit_rpe.training.build import unseen_pixels
+from vit_rpe.training.checkpoint import EMA, find_checkpoint, find_model
 from vit_rpe.training.evaluate import Evaluation, evaluate
 from vit_rpe.training.inputs import evaluation_loader
 from vit_rpe.training.medium import Images, Medium, Videos, holds_videos, try_decoder
 from vit_rpe.training.meter import peak_memory
 from vit_rpe.training.ranks import join, leave, main_first
 from vit_rpe.training.run import saved_recipe
-
-COLUMNS = (  # timm's results-*.csv
-    *("model", "top1", "top1_err", "top5", "top5_err", "param_count", "img_size", "crop_pct"),
-    *("interpolation", "loss", "calibration_error", "samples", "bad_samples"),
-    *("img_per_s", "peak_memory_mb"),
-)
+from vit_rpe.training.saved_model import class_names, load_model
 
 VIDEO_OPTIONS = {  # and what a medium calls them
     "frame_stride": "stride",
@@ -72,6 +72,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     add("--data", required=True, help="shards: a folder, an address or a pattern")
     add("--split", default="val")
     add("--no-ema", dest="ema", action="store_false", help="the weights, not their average")
+    add("--map-classes", action="store_true", help="go by the names of classes, not their order")
     add("--img-size", type=sizes, help="one resolution or several: 192,224 (default: the model's)")
     add("--batch-size", type=positive_integer, default=64, help="of one process")
     add("--workers", type=int, default=4)
@@ -113,14 +114,12 @@ def build(args: argparse.Namespace, size: int | None) -> nn.Module:
 
 def create(args: argparse.Namespace, **options: Any) -> nn.Module:
     if args.checkpoint:
-        name, options["pretrained"] = f"local-dir:{folder(args)}", True
-    else:
-        name = args.model
-        options.update(pretrained=args.pretrained, num_classes=args.num_classes)
+        return load_model(find_model(args.checkpoint, args.ema), **options)[1]
+    options.update(pretrained=args.pretrained, num_classes=args.num_classes)
     try:
-        return timm.create_model(name, **options)
-    except (RuntimeError, ValueError, TypeError, AssertionError, KeyError, OSError) as error:
-        raise CheckpointError(f"{name} cannot be built: {' '.join(str(error).split())}") from None
+        return timm.create_model(args.model, **options)
+    except Exception as error:  # timm, the hub and the network raise many kinds
+        raise CheckpointError(f"{args.model} cannot be built: {error}") from None
 
 
 def medium_for(args: argparse.Namespace, model: Any, shards: Shards) -> Medium:
@@ -147,11 +146,6 @@ def as_the_run_did(args: argparse.Namespace) -> dict[str, Any]:
     return {**options, "backend": recipe.video_decoder}
 
 
-def folder(args: argparse.Namespace) -> Path:
-    found = find_checkpoint(args.checkpoint, "best")
-    return found / EMA if args.ema and (found / EMA / WEIGHTS).is_file() else found
-
-
 def open_data(args: argparse.Namespace, model: nn.Module) -> Shards:
     """The shards; in those of others a video model looks for videos first, then for images."""
     kinds = [VIDEO_ENDINGS, IMAGE_ENDINGS] if hasattr(model, "num_frames") else [IMAGE_ENDINGS]
@@ -160,6 +154,41 @@ def open_data(args: argparse.Namespace, model: nn.Module) -> Shards:
         if (shards.rows["size"] >= 0).any():
             return shards
     raise ShardError(f"no sample at {args.data!r} has an image or a video that the model takes")
+
+
+def class_order(
+    names: Sequence[str], num_classes: int, shards: Shards, by_name: bool
+) -> list[int] | None:
+    """Which output of a model each class of the shards is, then all others; None: as they stand."""
+    wanted = list(shards.classes)
+    if not names or not wanted or list(names) == wanted:
+        return None
+    if not by_name:
+        raise ValueError(
+            f"the shards have {_few(wanted)}, the checkpoint was trained on {_few(names)}; "
+            "--map-classes goes by the names"
+        )
+    if unknown := [name for name in wanted if name not in names]:
+        raise ValueError(f"the checkpoint was not trained on {_few(unknown)} of the shards")
+    first = [names.index(name) for name in wanted]
+    return first + [place for place in range(num_classes) if place not in first]
+
+
+def _few(names: Sequence[str]) -> str:
+    shown = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
+    return f"{len(names)} classes ({shown})" if len(names) > 1 else f"the class {shown}"
+
+
+class Reordered(nn.Module):
+    """A model whose outputs stand in another order."""
+
+    def __init__(self, model: nn.Module, order: list[int]):
+        super().__init__()
+        self.model = model
+        self.register_buffer("order", torch.tensor(order), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.model(x)[:, self.order]
 
 
 def measure(
@@ -177,6 +206,8 @@ def measure(
         config["input_size"] = (3, size, size)
     if args.crop_pct is not None:
         config["crop_pct"] = args.crop_pct
+    if accelerator.is_main_process and (unseen := unseen_pixels(model, config["input_size"][-1])):
+        print(f"evaluate: warning: {unseen}", file=sys.stderr)
     num_classes = int(model.num_classes)  # pyright: ignore
     loader = evaluation_loader(
         shards,
@@ -191,7 +222,9 @@ def measure(
     )
     with torch.no_grad(), accelerator.autocast():  # what happens once is not counted as speed
         model.eval()(torch.zeros(1, *config["input_size"], device=accelerator.device))
-    result = evaluate(model, loader, accelerator, num_classes)
+    order = class_order(class_names(model), num_classes, shards, args.map_classes)
+    judged = model if order is None else Reordered(model, order).to(accelerator.device)
+    result = evaluate(judged, loader, accelerator, num_classes)
     metrics = result.metrics
     row = {
         "model": args.model or str(args.checkpoint),
@@ -209,36 +242,11 @@ def measure(
         "bad_samples": result.bad,
         "img_per_s": round(result.count / result.seconds, 1),
         "peak_memory_mb": round(peak_memory() / 1e6, 1),
+        "average": bool(args.checkpoint) and find_model(args.checkpoint, args.ema).name == EMA,
+        "data": str(args.data),
+        "split": args.split,
     }
     return row, result
-
-
-def save(path: Path, rows: list[dict[str, Any]], results: list[Evaluation], shards: Shards) -> None:
-    path.mkdir(parents=True, exist_ok=True)
-    with open(path / "results.csv", "w", newline="") as file:
-        writer = csv.DictWriter(file, COLUMNS)
-        writer.writeheader()
-        writer.writerows(rows)
-    (path / "results.json").write_text(json.dumps(rows, indent=1) + "\n")
-    for row, result in zip(rows, results, strict=True):
-        names = [*shards.classes, *map(str, range(len(shards.classes), result.num_classes))]
-        table, accuracy = result.confusion(), result.per_class()
-        with open(path / f"per_class-{row['img_size']}.csv", "w", newline="") as file:
-            lines = zip(names, table.sum(1), accuracy.round(4), strict=True)
-            csv.writer(file).writerows([("class", "samples", "top1"), *lines])
-        with open(path / f"confusion-{row['img_size']}.csv", "w", newline="") as file:
-            lines = ((name, *counts) for name, counts in zip(names, table.tolist(), strict=True))
-            csv.writer(file).writerows([("true \\ predicted", *names), *lines])
-
-
-def show(row: dict[str, Any]) -> str:
-    return (
-        f"{row['model']} at {row['img_size']}: "
-        f"top-1 {row['top1']:.2f} %, top-5 {row['top5']:.2f} %, "
-        f"loss {row['loss']:.4f}, calibration error {row['calibration_error']:.4f}, "
-        f"{row['samples']} samples ({row['bad_samples']} bad), {row['img_per_s']:.0f} img/s, "
-        f"{row['peak_memory_mb']:.0f} MB"
-    )
 
 
 def run(args: argparse.Namespace) -> None:
@@ -257,16 +265,17 @@ def run(args: argparse.Namespace) -> None:
         if accelerator.is_main_process:
             print(show(row), flush=True)
     if args.output is not None and accelerator.is_main_process:
-        save(args.output, rows, results, shards)
-        print(f"results are in {args.output}")
+        folder = results_folder(args.output, args.checkpoint or args.model, rows[0])
+        others = [name for name in class_names(model) if name not in shards.classes]
+        save(folder, rows, results, [*shards.classes, *others])
+        print(f"results are in {folder}")
 
 
 def main(argv: list[str] | None = None) -> None:
     args = parse(argv)
     try:
-        run(args)
-    except (CheckpointError, RecipeError, ShardError, ValueError, OSError) as error:
-        sys.exit(f"evaluate: error: {error}")
+        with one_line_errors("evaluate"):
+            run(args)
     finally:
         leave()
 

@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from bench_measure import Parser, new_file, positive_integer
+from command_line import Parser, new_file, one_line_errors, positive_integer
 from graph_demo_data import CITATION, DEGREES, citation, motif_set
 from graph_demo_plot import draw_attention, draw_sketches
 from torch import Tensor, nn
@@ -268,15 +268,13 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
 
 def main(argv: list[str] | None = None) -> None:
     args = parse_args(argv)
-    try:
+    with one_line_errors("graph_demo"):
         if args.command == "motifs":
             motifs(args)
         elif args.command == "citation":
             citation_table(args)
         else:
             draw_sketches(args.output, args.seed)
-    except ValueError as error:
-        raise SystemExit(f"graph_demo: {error}") from error
 
 
 if __name__ == "__main__":

@@ -9,13 +9,14 @@ from typing import Any
 
 import numpy as np
 import torch
+from command_line import fail
 from torch import Tensor
 
 try:
     import networkx as nx
     from torch_geometric.data import Data
 except ModuleNotFoundError as error:
-    raise SystemExit(f"graph_demo: {error}; pip install vit_rpe[graph]") from error
+    fail("graph_demo", f"{error}; pip install vit_rpe[graph]")
 
 BASE_NODES, BASE_EDGE, JOIN = 100, 0.0267, 0.004  # the paper's set with a grid as motif
 DEGREES = 5  # of a node's neighbours, the largest: its features
@@ -63,10 +64,10 @@ def citation(name: str) -> dict[str, Any]:
     """x (rows that sum to 1), y, edge_index and the public split of a citation graph."""
     folder = os.environ.get("VIT_RPE_DATA")
     if not folder:
-        raise SystemExit("graph_demo: set VIT_RPE_DATA to the folder that holds planetoid/*.npz")
+        fail("graph_demo", "set VIT_RPE_DATA to the folder that holds planetoid/*.npz")
     file = Path(folder) / "planetoid" / f"{name}.npz"
     if not file.is_file():
-        raise SystemExit(f"graph_demo: {file} is missing")
+        fail("graph_demo", f"{file} is missing")
     with np.load(file, allow_pickle=False) as stored:
         part = {key: torch.from_numpy(stored[key]) for key in stored.files}
     shape = part["x_shape"].tolist()

@@ -10,20 +10,18 @@ The source is a run of train.py, one of its checkpoints, or a directory that tim
 from __future__ import annotations
 
 import argparse
-import json
-import sys
 from pathlib import Path
 from typing import Any
 
 import timm
-from bench_measure import Parser, positive_integer
+from command_line import Parser, one_line_errors, positive_integer
 from convert_timm import check_output
 from timm.models import save_for_hf
 
 import vit_rpe  # noqa: F401  registers the models
 from vit_rpe.models import inflate
-from vit_rpe.training import CheckpointError
-from vit_rpe.training.checkpoint import EMA, WEIGHTS, find_checkpoint
+from vit_rpe.training.checkpoint import find_model
+from vit_rpe.training.saved_model import class_names, load_model, with_classes
 
 
 def parse(argv: list[str] | None) -> argparse.Namespace:
@@ -43,17 +41,19 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
 
 def run(args: argparse.Namespace) -> str:
     check_output(args.output, args.overwrite)
-    folder = find_checkpoint(args.source, "best")
-    if args.ema and (folder / EMA / WEIGHTS).is_file():
-        folder = folder / EMA
-    config: dict[str, Any] = json.loads((folder / "config.json").read_text())
-    image: Any = timm.create_model(f"local-dir:{folder}", pretrained=True)
+    folder = find_model(args.source, args.ema)
+    loaded: tuple[dict[str, Any], Any] = load_model(folder)
+    config, image = loaded
     name = args.model or config["architecture"].replace("2d", "3d")
     if not timm.is_model(name):
         raise ValueError(f"timm has no model {name!r}; name a video model with --model")
     sizes = {"num_frames": args.num_frames, "tubelet_size": args.tubelet_size}
     model_args = {**config.get("model_args", {}), "num_classes": image.num_classes, **sizes}
-    video = inflate(image, name, **model_args)
+    try:
+        video = inflate(image, name, **model_args)
+    except (RuntimeError, TypeError) as error:
+        raise ValueError(f"{name} cannot be made of {folder}: {error}") from None
+    with_classes(video, class_names(image))
     if image.num_prefix_tokens:
         model_args["border"] = "learned"
     save_for_hf(video, str(args.output), safe_serialization=True, model_args=model_args)
@@ -62,10 +62,8 @@ def run(args: argparse.Namespace) -> str:
 
 def main(argv: list[str] | None = None) -> None:
     args = parse(argv)
-    try:
+    with one_line_errors("inflate"):
         name = run(args)
-    except (CheckpointError, ValueError, OSError, RuntimeError, KeyError) as error:
-        sys.exit(f"inflate: error: {' '.join(str(error).split())}")
     print(f"{name} for {args.num_frames} frames is in {args.output}")
 
 

@@ -23,7 +23,7 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from bench_measure import Parser, positive_integer
+from command_line import Parser, fail, positive_integer
 
 from vit_rpe.data import (
     VIDEO_ENDINGS,
@@ -56,7 +56,6 @@ from vit_rpe.data.video_origins import video_folder, video_table
 Origin = Callable[[argparse.Namespace], Mapping[str, Source]]
 
 MOST_WORKERS = 512
-WRONG = 2  # exit code of a wrong input
 
 
 def share(text: str) -> float:
@@ -271,8 +270,7 @@ def main(argv: list[str] | None = None) -> None:
     except KeyboardInterrupt:
         sys.exit("\nstopped; the same command goes on from here")
     except (ValueError, OSError, RuntimeError, ImportError, MemoryError) as error:
-        print(f"make_shards: error: {cut(error) or type(error).__name__}", file=sys.stderr)
-        sys.exit(WRONG)
+        fail("make_shards", cut(error) or type(error).__name__)
 
 
 if __name__ == "__main__":

@@ -7,12 +7,11 @@ python tools/show_clips.py data/mine --frames 16 --stride 4 --size 224 --augment
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from bench_measure import Parser, positive_integer
+from command_line import Parser, one_line_errors, positive_integer
 
 from vit_rpe.data import (
     VIDEO_ENDINGS,
@@ -21,7 +20,6 @@ from vit_rpe.data import (
     ClipTransform,
     Loader,
     Plan,
-    ShardError,
     VideoDecoder,
     open_shards,
 )
@@ -76,10 +74,8 @@ def draw(batch: Batch, names: list[str], path: Path) -> None:
 
 def main(argv: list[str] | None = None) -> None:
     args = parse(argv)
-    try:
+    with one_line_errors("show_clips"):
         draw(*one_batch(args), args.output)
-    except (ShardError, ValueError, OSError, ImportError) as error:
-        sys.exit(f"show_clips: error: {error}")
     print(f"drawn: {args.output}")
 
 

@@ -8,13 +8,12 @@ exp(Adj), and RWGNK for walks of 3 steps.
 
 from __future__ import annotations
 
-import argparse
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from command_line import Parser, one_line_errors
 from torch import Tensor
 
 from vit_rpe.graph import (
@@ -146,15 +145,13 @@ def _draw_view(axes: Axes, panel: Panel, place: dict[int, Any], style: dict[str,
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Draw masks of one small graph as a PNG.")
+    parser = Parser(description="Draw masks of one small graph as a PNG.")
     parser.add_argument("--walks", type=int, default=50, help="from each node, for RWGNK")
     parser.add_argument("--seed", type=int, default=0, help="of the walks")
     parser.add_argument("--output", type=Path, default=Path("output/graphs.png"), metavar="FILE")
     args = parser.parse_args()
-    try:
+    with one_line_errors("show_graph_masks"):
         print(draw(args.output, args.walks, args.seed))
-    except (ValueError, ModuleNotFoundError) as error:
-        sys.exit(f"show_graph_masks: {error}")
 
 
 if __name__ == "__main__":

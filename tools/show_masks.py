@@ -5,9 +5,7 @@ python tools/show_masks.py --grid 8 10 --output masks.png
 
 from __future__ import annotations
 
-import argparse
 import math
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from command_line import Parser, one_line_errors
 from torch import Tensor
 
 from vit_rpe.masks import BlockDiagonal, Bordered, Mask
@@ -208,16 +207,14 @@ def _shown(weights: Tensor) -> np.ma.MaskedArray:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Draw masks of an image grid as a PNG.")
+    parser = Parser(description="Draw masks of an image grid as a PNG.")
     parser.add_argument(
         "--grid", type=int, nargs=2, default=(8, 10), metavar=("ROWS", "COLUMNS"), help="tokens"
     )
     parser.add_argument("--output", type=Path, default=Path("output/masks.png"), metavar="FILE")
     args = parser.parse_args()
-    try:
+    with one_line_errors("show_masks"):
         print(draw_masks(args.grid, args.output))
-    except (ValueError, ModuleNotFoundError) as error:
-        sys.exit(f"show_masks: {error}")
 
 
 if __name__ == "__main__":

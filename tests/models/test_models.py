@@ -278,3 +278,14 @@ def test_topvit_is_its_formula(path):
 def test_topvit_starts_from_ones():
     table = timm.create_model("topvit_base_patch16_224", depth=1).blocks[0].attn.rpe.table
     assert (table == 1).all() and table.shape == (12, 27, 27)
+
+
+def test_a_class_token_on_one_side_only_is_said_in_words():
+    shape = {"img_size": 32, "patch_size": 8, "depth": 1, "embed_dim": 24, "num_heads": 3}
+    name = "performer_rpe2d_tiny_patch16_224"
+    token = timm.create_model(name, **shape)
+    plain = timm.create_model(name, **shape, class_token=False, global_pool="avg")
+    with pytest.raises(ValueError, match="the state dict has a class token, the model has none"):
+        checkpoint_filter_fn(token.state_dict(), plain)
+    with pytest.raises(ValueError, match="the model has a class token, the state dict has none"):
+        checkpoint_filter_fn(plain.state_dict(), token)

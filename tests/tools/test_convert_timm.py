@@ -1,41 +1,32 @@
-import importlib.util
 import json
 import sys
 from argparse import Namespace
-from pathlib import Path
 
 import pytest
 import timm
 import torch
 from safetensors.torch import save_file
+from timm.models import save_for_hf
 
 import vit_rpe  # noqa: F401
+from tests.tools.loading import loaded
 
-TOOLS = Path(__file__).parents[2] / "tools"
 TINY = [
     *("--model-arg", "img_size=32", "--model-arg", "patch_size=8", "--model-arg", "depth=1"),
     *("--model-arg", "embed_dim=24"),
 ]
 
 
-def tool(name):
-    spec = importlib.util.spec_from_file_location(name, TOOLS / f"{name}.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(sys.modules, spec.name, module)  # dataclasses look their module up
-        spec.loader.exec_module(module)
+@pytest.fixture(scope="module")
+def convert_timm():
+    with loaded("convert_timm") as module:
         yield module
 
 
 @pytest.fixture(scope="module")
-def convert_timm():
-    yield from tool("convert_timm")
-
-
-@pytest.fixture(scope="module")
 def convert_demo():
-    yield from tool("convert_demo")
+    with loaded("convert_demo") as module:
+        yield module
 
 
 @pytest.fixture
@@ -128,7 +119,8 @@ def test_bad_input_is_one_line(run, tmp_path, args, message):
     with pytest.raises(SystemExit, match=message) as caught:
         run(*args, "--output", tmp_path / "model")
     text = str(caught.value)
-    assert text.startswith("error: ") and "\n" not in text
+    assert caught.value.code == 2
+    assert text.startswith("convert_timm: error: ") and "\n" not in text
     assert not (tmp_path / "model").exists()
 
 
@@ -145,6 +137,21 @@ def test_a_directory_of_pickles_is_refused(run, tmp_path):
     timm.models.save_for_hf(tiny_vit(), str(tmp_path), safe_serialization=False)
     with pytest.raises(SystemExit, match=r"there is no model.safetensors in"):
         run(f"local-dir:{tmp_path}", "--output", tmp_path / "model")
+
+
+def test_a_folder_is_a_source_and_its_classes_keep_their_names(run, tmp_path):
+    vit = tiny_vit()
+    vit.pretrained_cfg = {**vit.pretrained_cfg, "label_names": list("abcde")}
+    shape = {"img_size": 32, "patch_size": 8, "depth": 1, "embed_dim": 24}
+    save_for_hf(vit, str(tmp_path / "vit"), safe_serialization=True, model_args=shape)
+    run(tmp_path / "vit", "--output", tmp_path / "performer")
+    model = load(tmp_path / "performer")
+    assert model.pretrained_cfg["label_names"] == list("abcde") and model.num_classes == 5
+    run(tmp_path / "vit", "--output", tmp_path / "other", "--num-classes", 2)
+    assert load(tmp_path / "other").pretrained_cfg.get("label_names") is None
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(SystemExit, match="no checkpoint at .*empty: neither a run nor"):
+        run(tmp_path / "empty", "--output", tmp_path / "third")
 
 
 def test_a_pickle_with_a_model_name_is_refused(run, tmp_path):

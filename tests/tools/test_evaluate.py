@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import importlib.util
+import io
 import json
+import shutil
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tests.training.launch import launch, train
-from tests.training.runs import RICH, make_data, write_recipe
+from tests.training.runs import RICH, make_data, make_named, write_recipe
 from tests.training.test_video import VIDEO, make_videos
 
 TOOLS = Path(__file__).parents[2] / "tools"
@@ -49,7 +53,7 @@ def results(place) -> Path:
 
 
 def rows(folder: Path) -> list[dict[str, str]]:
-    return list(csv.DictReader((folder / "results.csv").open()))
+    return list(csv.DictReader((folder / "run" / "results.csv").open()))
 
 
 def test_figures_are_those_of_the_trainer(results):
@@ -73,15 +77,17 @@ def test_two_processes_give_the_same_figures(results):
             "peak_memory_mb": "",
         }
     for name in ("confusion-8.csv", "per_class-12.csv"):
-        assert (results / "one" / name).read_bytes() == (results / "two" / name).read_bytes()
+        ours, theirs = (results / world / "run" / name for world in ("one", "two"))
+        assert ours.read_bytes() == theirs.read_bytes()
 
 
 def test_tables_count_every_sample(results):
-    table = list(csv.reader((results / "one" / "confusion-8.csv").open()))
+    folder = results / "one" / "run"
+    table = list(csv.reader((folder / "confusion-8.csv").open()))
     assert sum(int(count) for row in table[1:] for count in row[1:]) == 21
-    classes = list(csv.DictReader((results / "one" / "per_class-8.csv").open()))
+    classes = list(csv.DictReader((folder / "per_class-8.csv").open()))
     assert sum(int(row["samples"]) for row in classes) == 21
-    assert json.loads((results / "one" / "results.json").read_text())[0]["top1_err"] <= 100
+    assert json.loads((folder / "results.json").read_text())[0]["top1_err"] <= 100
 
 
 def test_any_model_of_timm(place, capsys):
@@ -105,6 +111,7 @@ def test_wrong_input_gives_one_line(place, arguments, message):
     with pytest.raises(SystemExit) as stop:
         load_tool().main([*arguments, "--data", f"{place}/data", "--workers", "0"])
     text = str(stop.value)
+    assert stop.value.code == 2
     assert text.startswith("evaluate: error: ") and message in text and "\n" not in text
 
 
@@ -152,8 +159,121 @@ def test_wrong_frames_give_one_line(videos, results):
         ([*base, "--frame-stride", "3"], "too short: 7 frames, a clip needs 10"),
         ([*image, "--num-frames", "4"], "this is one of images"),
         ([*image, "--crops", "3"], "crops: options for videos, and the model is of images"),
-        ([*base, "--crop-pct", "0"], "crop_pct of clips is at most 1"),
+        ([*base, "--crop-pct", "1.5"], "crop_pct of clips is at most 1"),
+        ([*base, "--crop-pct", "1e-9"], "crop_pct: Input should be greater than or equal to 0.1"),
     ):
         with pytest.raises(SystemExit) as stop:
             evaluate(*arguments)
         assert message in str(stop.value) and "\n" not in str(stop.value)
+
+
+# --- classes by name, results side by side, checkpoints that are wrong
+
+
+@pytest.fixture(scope="module")
+def named(tmp_path_factory) -> Path:
+    """A run on shards with named classes, and shards with these and with other classes."""
+    folder = tmp_path_factory.mktemp("named")
+    data = make_named(folder / "data", ["cat", "dog", "owl"])
+    make_named(folder / "turned", ["owl", "cat", "dog"])
+    make_named(folder / "others", ["ant", "bee", "cat"])
+    values = {"data_dir": data, "output": str(folder), "num_classes": None, "epochs": 2}
+    code, shown = train("--recipe", write_recipe(folder / "run.yaml", **values))
+    assert code == 0, shown
+    return folder
+
+
+def run_named(named: Path, data: str, *options: str) -> str:
+    arguments = ["--checkpoint", f"{named}/run", "--data", f"{named}/{data}", "--workers", "0"]
+    with contextlib.redirect_stdout(io.StringIO()) as shown:
+        load_tool().main([*arguments, *options])
+    return shown.getvalue()
+
+
+def test_shards_with_other_classes_are_refused_or_go_by_name(named):
+    with pytest.raises(SystemExit, match="3 classes .owl, cat, dog., the checkpoint was trained"):
+        run_named(named, "turned")
+    with pytest.raises(SystemExit, match="was not trained on 2 classes .ant, bee. of the shards"):
+        run_named(named, "others", "--map-classes")
+    run_named(named, "data", "--output", f"{named}/straight")
+    run_named(named, "turned", "--map-classes", "--output", f"{named}/mapped")
+    read = [list(csv.reader((named / x / "run" / "confusion-8.csv").open())) for x in ORDERS]
+    (_, *first), (_, *second) = (table[0] for table in read)
+    assert first == ["cat", "dog", "owl"] and second == ["owl", "cat", "dog"]
+    # the images are the same, and the model says the same names about them
+    straight, mapped = (np.array([r[1:] for r in table[1:]], int).sum(0) for table in read)
+    assert dict(zip(first, straight, strict=True)) == dict(zip(second, mapped, strict=True))
+
+
+ORDERS = ("straight", "mapped")
+
+
+def test_results_of_several_models_lie_apart(named):
+    output = ["--output", f"{named}/results"]
+    run_named(named, "data", *output, "--img-size", "8,12")
+    other = ["--model", "resnet10t", "--num-classes", "3", "--img-size", "32", "--workers", "0"]
+    load_tool().main([*other, "--data", f"{named}/data", *output])
+    run_named(named, "data", "--split", "train", *output)
+    run_named(named, "data", *output)  # again: its own are replaced, and no table stays behind
+    found = {str(f.relative_to(named / "results")) for f in (named / "results").rglob("*.csv")}
+    tables = {
+        f"{model}/{name}-{size}.csv"
+        for model, size in (("run", 8), ("run-2", 8), ("resnet10t", 32))
+        for name in ("per_class", "confusion")
+    }
+    assert found == {f"{model}/results.csv" for model in ("run", "run-2", "resnet10t")} | tables
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda c: {**c, "num_classes": -1}, "config.json says -1 classes, and model.safetensors"),
+        (lambda c: {**c, "num_classes": 7}, "says 7 classes, and model.safetensors has 3"),
+        (lambda c: [], "architecture should be a str, got None"),
+        (lambda c: {**c, "pretrained_cfg": []}, "pretrained_cfg should be a dict, got []"),
+        (lambda c: {**c, "model_args": [1]}, "cannot be built"),
+        (lambda c: cfg(c, label_names=[1]), "label_names should be a list of names, got [1]"),
+        (lambda c: cfg(c, crop_pct=1e-9), "crop_pct: Input should be greater than or equal"),
+        (lambda c: cfg(c, mean=["x"]), "mean"),
+        (lambda c: cfg(c, interpolation=[1]), "interpolation: Input should be a valid string"),
+    ],
+)
+def test_a_config_that_is_wrong_gives_one_line(named, tmp_path, change, message):
+    folder = tmp_path / "checkpoint"
+    shutil.copytree((named / "run" / "checkpoints" / "best").resolve(), folder)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(change(config)))
+    refuse(folder, f"{named}/data", message)
+
+
+def cfg(config: dict, **changes) -> dict:
+    return {**config, "pretrained_cfg": {**config["pretrained_cfg"], **changes}}
+
+
+def refuse(place: Path, data: str, message: str) -> None:
+    with pytest.raises(SystemExit) as stop:
+        load_tool().main(["--checkpoint", str(place), "--data", data, "--workers", "0"])
+    text = str(stop.value)
+    assert stop.value.code == 2 and message in text and "\n" not in text and len(text) < 500
+
+
+def test_weights_that_are_cut_off_and_runs_without_any(named, tmp_path):
+    folder = tmp_path / "checkpoint"
+    shutil.copytree((named / "run" / "checkpoints" / "best").resolve(), folder)
+    whole = (folder / "model.safetensors").read_bytes()
+    (folder / "model.safetensors").write_bytes(whole[: len(whole) // 2])
+    refuse(folder, f"{named}/data", "is not a safetensors file")
+    shutil.rmtree(folder)
+    folder.mkdir()
+    (folder / "recipe.yaml").touch()
+    refuse(folder, f"{named}/data", "is a run that has no checkpoint yet")
+
+
+def test_a_checkpoint_without_names_evaluates_as_before(named, tmp_path):
+    folder = tmp_path / "checkpoint"
+    shutil.copytree((named / "run" / "checkpoints" / "best").resolve(), folder)
+    config = json.loads((folder / "config.json").read_text())
+    del config["pretrained_cfg"]["label_names"]
+    config["pretrained_cfg"]["num_classes"] = 1000  # as they were written once
+    (folder / "config.json").write_text(json.dumps(config))
+    load_tool().main(["--checkpoint", str(folder), "--data", f"{named}/turned", "--workers", "0"])

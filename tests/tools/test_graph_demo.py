@@ -121,7 +121,7 @@ def test_bad_options_give_one_line(load, capsys):
             load("graph_demo").main(argv)
         err = capsys.readouterr().err
         assert message in err and err.count("\n") == 1
-    with pytest.raises(SystemExit, match="graph_demo: feature_map must be one of"):
+    with pytest.raises(SystemExit, match="graph_demo: error: feature_map must be one of"):
         load("graph_demo").main(["motifs", "--pairs", "3", "--feature-map", "rbf"])
 
 

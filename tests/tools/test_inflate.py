@@ -57,6 +57,7 @@ def test_wrong_input_gives_one_line(tool, place, tmp_path):
         with pytest.raises(SystemExit) as stop:
             tool.main([*arguments, "--output", str(tmp_path / "out")])
         text = str(stop.value)
+        assert stop.value.code == 2
         assert text.startswith("inflate: error: ") and message in text and "\n" not in text
     tool.main([f"{place}/image", "--output", f"{place}/once", "--num-frames", "4"])
     with pytest.raises(SystemExit, match="cannot inflate PerformerVideo"):

@@ -1,20 +1,13 @@
-import importlib.util
 import sys
-from pathlib import Path
 
 import pytest
 
-TOOL = Path(__file__).parents[2] / "tools" / "show_masks.py"
+from tests.tools.loading import loaded
 
 
 @pytest.fixture(scope="module")
 def show_masks():
-    spec = importlib.util.spec_from_file_location("show_masks", TOOL)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(sys.modules, spec.name, module)  # dataclasses look their module up
-        spec.loader.exec_module(module)
+    with loaded("show_masks") as module:
         yield module
 
 

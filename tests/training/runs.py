@@ -6,10 +6,13 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import yaml
 from safetensors.torch import load_file
 
 from tests.data.samples import sample, write_shard
+from vit_rpe.data import make_shards
+from vit_rpe.data.sources import Arrays
 
 TINY: dict[str, Any] = {
     "model": "performer_rpe2d_tiny_patch16_224",
@@ -58,6 +61,15 @@ def make_data(folder: Path, train: int = 43, val: int = 21) -> str:
             write_shard(
                 folder / f"x-{split}-{number:03d}.tar", (sample(i + offset) for i in numbers)
             )
+    return str(folder)
+
+
+def make_named(folder: Path, names: list[str], splits: tuple[str, ...] = ("train", "val")) -> str:
+    """Shards of a few noisy images with named classes."""
+    draw = np.random.default_rng(0)
+    for split in splits:
+        pixels = draw.integers(0, 256, (24, 8, 8), dtype=np.uint8)
+        make_shards(Arrays(pixels, np.arange(24) % len(names), names), folder, split)
     return str(folder)
 
 

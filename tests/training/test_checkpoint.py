@@ -154,7 +154,7 @@ REFUSED = [
     (["experiment=b", "val_split=test"], "data_dir, val_split: no shard at"),
     (["experiment=b", "num_classes=null"], "num_classes: the shards at"),
     (["experiment=b", "model_kwargs.depht=3"], "unexpected keyword argument 'depht'"),
-    (["experiment=b", "aa=nonsense"], "augmentation (aa 'nonsense', ...): "),
+    (["experiment=b", "aa=nonsense"], "aa: no policy 'nonsense'; there are "),
     (["experiment=b", "opt_kwargs={nonsense: 1}"], "opt: adamw with {'nonsense': 1}: "),
     (["experiment=b", "amp=true", "amp_dtype=float16", "device=cpu"], "float16 needs a GPU"),
     (["experiment=b", "batch_size=7", "mixup=1.0"], "an even number of samples on every process"),

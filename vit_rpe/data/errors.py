@@ -11,6 +11,10 @@ class FolderBusy(ValueError):
     """A folder that another process is at work in."""
 
 
+class MissingShards(ShardError):
+    """No shards, or none of a split, where they were looked for."""
+
+
 class BadData(ValueError):
     """The bytes of one sample cannot be used; the message is the reason."""
 

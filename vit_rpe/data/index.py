@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .errors import ShardError
+from .errors import MissingShards, ShardError
 from .layout import (
     IMAGE_ENDINGS,
     Info,
@@ -168,7 +168,7 @@ def _chosen(info: Info, split: str | None, address: str) -> SplitInfo:
     if split is None and len(info.splits) == 1:
         return next(iter(info.splits.values()))
     if split not in info.splits:
-        raise ShardError(f"no split {split!r} at {address!r}; there are {sorted(info.splits)}")
+        raise MissingShards(f"no split {split!r} at {address!r}; there are {sorted(info.splits)}")
     return info.splits[split]
 
 

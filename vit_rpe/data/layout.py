@@ -15,7 +15,7 @@ from typing import Any
 
 from webdataset.shardlists import expand_urls
 
-from .errors import ShardError
+from .errors import MissingShards, ShardError
 from .messages import cut, shown
 from .storage import (
     Storage,
@@ -152,7 +152,7 @@ def find_shards(address: str, split: str | None) -> list[str]:
         if split is not None:
             found = _of_split(address, found, split)
     if not found:
-        raise ShardError(f"no shards (.tar) at {address!r}")
+        raise MissingShards(f"no shards (.tar) at {address!r}")
     return found
 
 
@@ -170,7 +170,7 @@ def _of_split(address: str, urls: list[str], split: str) -> list[str]:
     names = [url.removeprefix(local_path(address)).removeprefix(address) for url in urls]
     found = [url for url, name in zip(urls, names, strict=True) if word.search(name)]
     if urls and not found:
-        raise ShardError(
+        raise MissingShards(
             f"no shard at {address!r} has the split {split!r} in its name; there are "
             f"{', '.join(name.lstrip('/') for name in names[:3])}, ..."
         )

@@ -27,6 +27,7 @@ def checkpoint_filter_fn(state: dict[str, Tensor], model: MaskedViT) -> dict[str
     state = dict(state.get("state_dict", state.get("model", state)))  # pyright: ignore
     old = table_grid(state)
     if model.pos_embed is not None and "pos_embed" in state:
+        _check_prefix(state, model)
         state["pos_embed"] = _positions(state["pos_embed"], old, model)
     for name, module in model.named_modules():
         key = f"{name}.table"
@@ -40,6 +41,15 @@ def checkpoint_filter_fn(state: dict[str, Tensor], model: MaskedViT) -> dict[str
         patches = {PATCHES: _tubelets(state.pop(PATCHES), model)} if PATCHES in state else {}
         return {**timm_filter(state, model), **patches}  # pyright: ignore
     return timm_filter(state, model)  # pyright: ignore
+
+
+def _check_prefix(state: dict[str, Tensor], model: MaskedViT) -> None:
+    """Positions hold prefix tokens and patches in a row: who has which must agree."""
+    for name, words in (("cls_token", "a class token"), ("reg_token", "register tokens")):
+        if name in state and getattr(model, name) is None:
+            raise ValueError(f"the state dict has {words}, the model has none")
+        if name not in state and getattr(model, name) is not None:
+            raise ValueError(f"the model has {words}, the state dict has none")
 
 
 def _positions(positions: Tensor, old: Grid | None, model: MaskedViT) -> Tensor:

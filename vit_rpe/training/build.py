@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+import reprlib
+from collections.abc import Sequence
 from typing import Any
 
 import timm
-from safetensors import SafetensorError, safe_open
 from timm.data.config import resolve_model_data_config
 from timm.models import get_pretrained_cfg, parse_model_name
 from timm.models._hub import load_model_config_from_path
 from torch import nn
 
 from .checkpoint import find_weights
-from .errors import RecipeError
+from .errors import CheckpointError, RecipeError
+from .misfit import is_of, misfit, shapes_in
 from .recipe import Recipe
 
+_BRIEF = reprlib.Repr()
+_BRIEF.maxdict = 20
 
-def build_model(recipe: Recipe, num_classes: int) -> nn.Module:
-    """The model of a recipe; its `pretrained_cfg` says what evaluation needs to know."""
+
+def build_model(recipe: Recipe, num_classes: int, classes: Sequence[str] = ()) -> nn.Module:
+    """The model of a recipe; its `pretrained_cfg` says what evaluation needs to know.
+
+    `classes` are the names of the classes, as far as they have names.
+    """
     kwargs = model_arguments(recipe)
     model = _create(
         recipe.model,
@@ -34,7 +41,8 @@ def build_model(recipe: Recipe, num_classes: int) -> nn.Module:
         model.set_grad_checkpointing(True)  # pyright: ignore
     config = {**resolve_model_data_config(model), **_look(recipe)}  # pyright: ignore
     side = recipe.img_size or config["input_size"][-1]
-    config["input_size"] = (3, side, side)
+    config.update(input_size=(3, side, side), num_classes=num_classes)
+    config["label_names"] = list(classes) or None  # else those of published weights
     model.pretrained_cfg = {**_plain(model.pretrained_cfg), **config}  # pyright: ignore
     return model
 
@@ -71,6 +79,19 @@ def with_path(recipe: Recipe, path: str | None) -> Recipe:
     return recipe.model_copy(update={"model_kwargs": {**recipe.model_kwargs, "path": path}})
 
 
+def unseen_pixels(model: nn.Module, side: int) -> str | None:
+    """Say which pixels no patch holds, if any."""
+    embed = getattr(model, "patch_embed", None)
+    patch = None if getattr(embed, "dynamic_img_pad", False) else getattr(embed, "patch_size", None)
+    size = patch[-1] if isinstance(patch, tuple) else patch
+    if not isinstance(size, int) or side % size == 0:
+        return None
+    return (
+        f"img_size {side} is no multiple of the patch size {size}: the model does not see the last "
+        f"{side % size} rows and columns of pixels"
+    )
+
+
 def attention_path(model: nn.Module) -> str | None:
     """The path that a model has settled for, if it is one that has paths."""
     path = getattr(model, "path", None)
@@ -86,35 +107,56 @@ def _create(
     field: str,
 ) -> nn.Module:
     options: dict[str, Any] = {"pretrained": pretrained, "num_classes": num_classes, **kwargs}
-    if checkpoint is not None:
-        file = find_weights(checkpoint)
-        overlay = {"file": str(file), "custom_load": False, "num_classes": num_classes}
-        classifier = getattr(get_pretrained_cfg(name), "classifier", None)
-        overlay["num_classes"] = _classes_in(file, classifier) or num_classes
-        options.update(pretrained=True, pretrained_cfg_overlay=overlay)
     try:
-        return timm.create_model(name, **options)
-    except (TypeError, ValueError, RuntimeError, AssertionError, OSError) as error:
-        what = "" if checkpoint is None else f" from {checkpoint}"
-        text = " ".join(str(error).split())
-        raise RecipeError(f"{name} cannot be built with {field} {kwargs}{what}: {text}") from None
+        if checkpoint is None:
+            return timm.create_model(name, **options)
+        return _create_from(name, options, num_classes, checkpoint)
+    except (RecipeError, CheckpointError):
+        raise
+    except Exception as error:  # constructors raise many kinds: all come from the arguments
+        text = " ".join(str(error).split()) or type(error).__name__
+        raise RecipeError(
+            f"{name} cannot be built with {field} {_BRIEF.repr(kwargs)}: {text}"
+        ) from None
 
 
-def _classes_in(file: Path, classifier: str | tuple[str, ...] | None) -> int | None:
-    """How many classes the classifier in a file has: timm must know when it differs."""
+def _create_from(
+    name: str, options: dict[str, Any], num_classes: int, checkpoint: str
+) -> nn.Module:
+    """The model with these weights; a classifier of another size starts anew."""
+    file = find_weights(checkpoint)
+    shapes = shapes_in(file)
+    heads = _classifiers(name)
+    saved = next((shapes[f"{h}.weight"][0] for h in heads if f"{h}.weight" in shapes), num_classes)
+    overlay = {"file": str(file), "custom_load": False, "num_classes": saved}
+    model = timm.create_model(name, **options)
+    options = {**options, "pretrained": True, "num_classes": saved}
     try:
-        with safe_open(file, framework="pt") as weights:
-            name = f"{classifier}.weight"
-            return weights.get_slice(name).get_shape()[0] if name in weights.keys() else None
-    except SafetensorError as error:
-        raise RecipeError(f"{file} is not a safetensors file: {error}") from None
+        # timm loads all or nothing only where the numbers of classes agree
+        loaded = timm.create_model(name, pretrained_cfg_overlay=overlay, **options)
+    except (RuntimeError, ValueError, KeyError, AttributeError) as error:
+        text = misfit(shapes, model, heads) or " ".join(str(error).split())
+        raise RecipeError(f"{checkpoint} does not fit {name}: {text}") from None
+    if saved == num_classes:
+        return loaded
+    body = {key: x for key, x in loaded.state_dict().items() if not is_of(key, heads)}
+    model.load_state_dict(body, strict=False)
+    return model
+
+
+def _classifiers(name: str) -> tuple[str, ...]:
+    found = getattr(get_pretrained_cfg(name), "classifier", None) or ()
+    return (found,) if isinstance(found, str) else tuple(found)
 
 
 def _has_fixed_size(name: str) -> bool:
     """Whether timm's constructor wants to know the size of the images."""
     source, identity = parse_model_name(name)
     if source == "local-dir":
-        return bool(load_model_config_from_path(identity)[0].get("fixed_input_size"))
+        try:
+            return bool(load_model_config_from_path(identity)[0].get("fixed_input_size"))
+        except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
+            raise RecipeError(f"{name} is no model that timm can load: {error!r:.200}") from None
     return bool(getattr(get_pretrained_cfg(name), "fixed_input_size", False))
 
 

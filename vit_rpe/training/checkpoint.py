@@ -141,7 +141,15 @@ def find_checkpoint(place: str | Path, prefer: str = "last") -> Path:
     for candidate in (path, path / "checkpoints" / prefer, path / "checkpoints" / "last"):
         if (candidate / WEIGHTS).is_file():
             return candidate.resolve()
+    if (path / "recipe.yaml").is_file():
+        raise CheckpointError(f"{place} is a run that has no checkpoint yet")
     raise CheckpointError(f"no checkpoint at {place}: neither a run nor a folder with {WEIGHTS}")
+
+
+def find_model(place: str | Path, ema: bool = True) -> Path:
+    """The folder that timm loads: the best checkpoint's average where there is one and `ema`."""
+    found = find_checkpoint(place, "best")
+    return found / EMA if ema and (found / EMA / WEIGHTS).is_file() else found
 
 
 def find_weights(place: str | Path) -> Path:

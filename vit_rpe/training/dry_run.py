@@ -67,7 +67,10 @@ def _with_data(recipe: Recipe, accelerator: Accelerator, run: Path, say: Any) ->
         )
     samples = inputs.train.num_samples * recipe.aug_repeats
     steps = samples // recipe.batch_size
-    say(f"data        {samples} samples, {steps} steps in an epoch, {inputs.num_classes} classes")
+    named, classes = len(inputs.train.classes), f"{inputs.num_classes} classes"
+    if named and named < inputs.num_classes:
+        classes += f" (num_classes), of which the shards name {named}"
+    say(f"data        {samples} samples, {steps} steps in an epoch, {classes}")
     return recipe
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +22,14 @@ from vit_rpe.data import (
     open_shards,
 )
 from vit_rpe.data import Recipe as ImageRecipe
+from vit_rpe.data.errors import MissingShards
 from vit_rpe.data.layout import read_info
 from vit_rpe.data.moving import moving_digits
 from vit_rpe.data.origins import digits
 from vit_rpe.data.storage import Storage
 
 from .errors import RecipeError
+from .look import check_look
 from .medium import Images, Medium, medium_of, try_decoder
 from .ranks import main_first
 from .recipe import Recipe
@@ -87,8 +91,24 @@ def _open(recipe: Recipe, field: str) -> Shards | None:
         try_decoder(medium, shards)
         return shards
     except ShardError as error:
-        hint = "" if Path(recipe.data_dir).exists() else " (tools/make_shards.py makes shards)"
+        hint = _hint(recipe, field) if isinstance(error, MissingShards) else ""
         raise RecipeError(f"data_dir, {field}: {error}{hint}") from None
+
+
+def _hint(recipe: Recipe, field: str) -> str:
+    """What to do where there are no shards, or none of a split."""
+    if field == "val_split":
+        return "; val_split=null trains without evaluation"
+    folder = Path(recipe.data_dir).expanduser()
+    command = "video" if recipe.num_frames is not None else "folder"
+    if any(file.suffix[1:].lower() in medium_of(recipe).endings for file in _some_files(folder)):
+        return f"; python tools/make_shards.py {command} {folder} SHARDS makes shards of its files"
+    return " (tools/make_shards.py makes shards)"
+
+
+def _some_files(folder: Path) -> Iterator[Path]:
+    """Files of split/class/file, or less deep; a few are enough to tell what a folder holds."""
+    return islice((path for depth in ("*", "*/*", "*/*/*") for path in folder.glob(depth)), 1000)
 
 
 def share(recipe: Recipe, world: int) -> int:
@@ -149,6 +169,7 @@ def evaluation_loader(
     **place: Any,
 ) -> Loader:
     """Every sample once, in order; `batch_size` is that of one process."""
+    check_look(config)
     medium = medium or Images()
     plan = Plan(shards.lengths, batch_size * world, shuffle=False, drop_last=False)
     side, options = config["input_size"][-1], evaluation_options(config)

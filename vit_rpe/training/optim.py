@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from inspect import signature
 from typing import Any
 
 import torch
-from timm.optim._optim_factory import create_optimizer_v2
+from timm.optim._optim_factory import create_optimizer_v2, get_optimizer_class
 from timm.scheduler.scheduler_factory import create_scheduler_v2
 from timm.utils.agc import adaptive_clip_grad
 from torch import Tensor, nn
@@ -16,6 +17,7 @@ from .recipe import Recipe
 
 
 def make_optimizer(recipe: Recipe, model: nn.Module) -> torch.optim.Optimizer:
+    _check_betas(recipe)
     options: dict[str, Any] = dict(recipe.opt_kwargs)
     if recipe.opt_eps is not None:
         options["eps"] = recipe.opt_eps
@@ -31,8 +33,20 @@ def make_optimizer(recipe: Recipe, model: nn.Module) -> torch.optim.Optimizer:
             layer_decay=recipe.layer_decay,
             **options,
         )
-    except (TypeError, ValueError, AssertionError) as error:
+    except (TypeError, ValueError, AssertionError, IndexError, RuntimeError) as error:
         raise RecipeError(f"opt: {recipe.opt} with {options}: {error}") from None
+
+
+def _check_betas(recipe: Recipe) -> None:
+    """Compare the number of betas with the optimiser's own: it would notice in its first step."""
+    kind = get_optimizer_class(recipe.opt.lower().removeprefix("lookahead_"), bind_defaults=False)
+    own = signature(kind).parameters.get("betas")
+    if recipe.opt_betas is None or own is None or own.default is own.empty:
+        return
+    if len(recipe.opt_betas) != len(own.default):
+        raise RecipeError(
+            f"opt_betas: {recipe.opt} has {len(own.default)}, got {len(recipe.opt_betas)}"
+        )
 
 
 def seed_optimizer(optimizer: Any, step: int, device: torch.device) -> None:
@@ -50,7 +64,18 @@ class Schedule:
 
     def __init__(self, recipe: Recipe, optimizer: torch.optim.Optimizer, steps_per_epoch: int):
         self._by_metric = recipe.sched == "plateau"
-        self._scheduler, self.epochs = create_scheduler_v2(
+        try:
+            self._scheduler, self.epochs = self._made(recipe, optimizer, steps_per_epoch)
+            for step in range(0, self.epochs * steps_per_epoch, steps_per_epoch):
+                self.at(step)
+            self.at(0)
+        except (ValueError, ArithmeticError, IndexError, TypeError) as error:
+            raise RecipeError(f"sched: {recipe.sched} has no learning rate: {error}") from None
+
+    def _made(
+        self, recipe: Recipe, optimizer: torch.optim.Optimizer, steps_per_epoch: int
+    ) -> tuple[Any, int]:
+        return create_scheduler_v2(
             optimizer,
             sched=recipe.sched,
             num_epochs=recipe.epochs,

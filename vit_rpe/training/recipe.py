@@ -8,21 +8,33 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import Annotated, Any, Literal
+from typing import Any, Literal, get_args
 
-import timm
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
-from timm.optim._optim_factory import list_optimizers
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from .nearest import nearest
-
-Positive = Annotated[int, Field(ge=1)]
-Natural = Annotated[int, Field(ge=0)]
-NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-Share = Annotated[float, Field(ge=0, le=1)]
-BelowOne = Annotated[float, Field(ge=0, lt=1)]
-Pair = Annotated[list[NonNegative], Field(min_length=2, max_length=2)]
-Triple = Annotated[list[NonNegative], Field(min_length=3, max_length=3)]
+from .values import (
+    AugmentationPolicy,
+    BelowOne,
+    Betas,
+    CompileBackend,
+    CropShare,
+    Epochs,
+    Frames,
+    ModelArguments,
+    ModelName,
+    Natural,
+    NoiseRange,
+    NonNegative,
+    OptimizerName,
+    Pair,
+    Positive,
+    PositiveNumber,
+    PositiveTriple,
+    Seed,
+    Share,
+    Side,
+    Triple,
+)
 
 
 class Recipe(BaseModel):
@@ -31,11 +43,11 @@ class Recipe(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, protected_namespaces=())
 
     # --- model
-    model: str = Field(description="name of a timm model: one of ours, or any of timm's own")
-    model_kwargs: dict[str, Any] = Field({}, description="arguments of the model, by name")
+    model: ModelName = Field(description="name of a timm model: one of ours, or any of timm's own")
+    model_kwargs: ModelArguments = Field({}, description="arguments of the model, by name")
     num_classes: Positive | None = Field(None, description="null: as many as the shards name")
-    img_size: Positive | None = Field(None, description="side of the images; null: the model's")
-    num_frames: Positive | None = Field(
+    img_size: Side | None = Field(None, description="side of the images; null: the model's")
+    num_frames: Frames | None = Field(
         None, description="of a clip, for a model of videos: the data are videos; null: images"
     )
     pretrained: bool = Field(False, description="start from timm's published weights")
@@ -51,7 +63,9 @@ class Recipe(BaseModel):
         False, description="recompute activations in the backward pass"
     )
     channels_last: bool = Field(False, description="memory format of images and convolutions")
-    torchcompile: str | None = Field(None, description="a backend of torch.compile, e.g. inductor")
+    torchcompile: CompileBackend | None = Field(
+        None, description="a backend of torch.compile, e.g. inductor"
+    )
 
     # --- data
     data_dir: str = Field(description="folder, address or pattern of the shards (docs/data.md)")
@@ -62,10 +76,12 @@ class Recipe(BaseModel):
     val_split: str | None = Field("val", description="split to evaluate on; null: no evaluation")
     data_cache: str | None = Field(None, description="folder that keeps shards from afar")
     workers: Natural = Field(
-        4, description="processes that read images, for each process that trains"
+        4, le=512, description="processes that read images, for each process that trains"
     )
     shuffle_window: Positive = Field(64, description="shards whose samples are shuffled together")
-    aug_repeats: Positive = Field(1, description="copies of a sample in an epoch, augmented apart")
+    aug_repeats: Positive = Field(
+        1, le=100, description="copies of a sample in an epoch, augmented apart"
+    )
     max_bad_samples: Share = Field(
         0.001, description="share of unreadable samples that is tolerated"
     )
@@ -75,7 +91,7 @@ class Recipe(BaseModel):
         "one frame of each of num_frames equal parts",
     )
     val_clips: Positive = Field(
-        1, description="videos: clips spread over a video that are averaged in evaluation"
+        1, le=1000, description="videos: clips spread over a video that are averaged in evaluation"
     )
     val_crops: Literal[1, 3] = Field(
         1, description="videos: crops of each of these clips: the centre, or along the longer side"
@@ -94,8 +110,8 @@ class Recipe(BaseModel):
     validation_batch_size: Positive | None = Field(
         None, description="of one process in evaluation; null: that of one part in training"
     )
-    epochs: Positive = Field(300, description="passes over the training split")
-    seed: Natural = Field(42, description="of weights, order, augmentation and dropout")
+    epochs: Epochs = Field(300, description="passes over the training split")
+    seed: Seed = Field(42, description="of weights, order, augmentation and dropout")
 
     # --- augmentation
     no_aug: bool = Field(False, description="only resize and crop the centre, as in evaluation")
@@ -106,19 +122,19 @@ class Recipe(BaseModel):
     )
     vflip: Share = Field(0.0, description="probability of a vertical flip")
     color_jitter: NonNegative | None = Field(0.4, description="strength; null for none")
-    aa: str | None = Field(
+    aa: AugmentationPolicy | None = Field(
         None, description="policy: rand-m9-mstd0.5-inc1, original, 3a, trivial, ..."
     )
     reprob: Share = Field(0.0, description="probability of random erasing")
     remode: Literal["const", "rand", "pixel"] = Field("pixel", description="what erases")
-    recount: Positive = Field(1, description="most erased rectangles")
+    recount: Positive = Field(1, le=100, description="most erased rectangles")
     train_interpolation: str = Field("random", description="of crops in training")
     interpolation: str | None = Field(None, description="in evaluation; null: the model's")
-    crop_pct: Annotated[float, Field(gt=0)] | None = Field(
+    crop_pct: CropShare | None = Field(
         None, description="centre crop in evaluation; null: the model's"
     )
     mean: Triple | None = Field(None, description="of the pixels; null: the model's")
-    std: Triple | None = Field(None, description="of the pixels; null: the model's")
+    std: PositiveTriple | None = Field(None, description="of the pixels; null: the model's")
 
     # --- loss
     mixup: NonNegative = Field(0.0, description="alpha of mixup")
@@ -135,58 +151,60 @@ class Recipe(BaseModel):
     bce_target_thresh: BelowOne | None = Field(
         None, description="targets above it become 1, others 0"
     )
-    bce_pos_weight: Annotated[float, Field(gt=0)] | None = Field(
-        None, description="weight of positive targets"
-    )
-    kd_model_name: str | None = Field(None, description="a timm model that teaches")
-    kd_model_kwargs: dict[str, Any] = Field({}, description="arguments of the teacher")
+    bce_pos_weight: PositiveNumber | None = Field(None, description="weight of positive targets")
+    kd_model_name: ModelName | None = Field(None, description="a timm model that teaches")
+    kd_model_kwargs: ModelArguments = Field({}, description="arguments of the teacher")
     kd_checkpoint: str | None = Field(
         None, description="weights of the teacher; null: timm's published ones"
     )
     kd_type: Literal["soft", "hard"] = Field(
         "soft", description="learn the teacher's distribution, or its first choice"
     )
-    kd_temperature: Annotated[float, Field(gt=0)] = Field(1.0, description="of soft distillation")
+    kd_temperature: PositiveNumber = Field(1.0, description="of soft distillation")
     task_loss_weight: Share = Field(0.5, description="of the labels; the teacher has the rest")
 
     # --- optimiser
-    opt: str = Field("adamw", description="any optimiser of timm's")
-    lr: Annotated[float, Field(gt=0, allow_inf_nan=False)] = Field(
+    opt: OptimizerName = Field("adamw", description="any optimiser of timm's")
+    lr: PositiveNumber = Field(
         1e-3, description="learning rate for the whole batch_size; nothing scales it"
     )
     weight_decay: NonNegative = Field(0.05, description="not for biases, norms, positions, masks")
     momentum: NonNegative = Field(0.9, description="where the optimiser has one")
     opt_eps: NonNegative | None = Field(None, description="null: the optimiser's")
-    opt_betas: list[NonNegative] | None = Field(None, description="null: the optimiser's")
+    opt_betas: Betas | None = Field(None, description="null: the optimiser's")
     opt_kwargs: dict[str, Any] = Field({}, description="other arguments of the optimiser")
-    layer_decay: Annotated[float, Field(gt=0, le=1)] | None = Field(
-        None, description="factor of the learning rate from layer to layer, downwards"
+    layer_decay: PositiveNumber | None = Field(
+        None, le=1, description="factor of the learning rate from layer to layer, downwards"
     )
-    clip_grad: Annotated[float, Field(gt=0)] | None = Field(None, description="null: no clipping")
+    clip_grad: PositiveNumber | None = Field(None, description="null: no clipping")
     clip_mode: Literal["norm", "value", "agc"] = Field("norm", description="what is clipped")
 
     # --- schedule
     sched: Literal["cosine", "tanh", "step", "multistep", "poly", "plateau"] = Field(
         "cosine", description="of the learning rate; all but plateau change it in every step"
     )
-    warmup_epochs: NonNegative = Field(5, description="linear rise at the beginning")
+    warmup_epochs: NonNegative = Field(
+        5,
+        description="linear rise at the beginning; by default a quarter of a run of 5 epochs or "
+        "fewer",
+    )
     warmup_lr: NonNegative = Field(1e-5, description="where the rise starts")
     warmup_prefix: bool = Field(
         False, description="the schedule begins after the rise, not with it"
     )
     min_lr: NonNegative = Field(0.0, description="where the schedule ends")
     cooldown_epochs: Natural = Field(0, description="epochs at min_lr after the others")
-    decay_epochs: NonNegative = Field(90, description="step: epochs between two drops")
+    decay_epochs: PositiveNumber = Field(90, description="step: epochs between two drops")
     decay_milestones: list[Natural] = Field(
         [90, 180, 270], description="multistep: epochs of drops"
     )
     decay_rate: NonNegative = Field(0.1, description="factor of a drop; poly: the power")
     patience_epochs: Natural = Field(10, description="plateau: epochs without a better metric")
-    lr_cycle_mul: NonNegative = Field(1.0, description="length of a cycle over the one before")
+    lr_cycle_mul: PositiveNumber = Field(1.0, description="length of a cycle over the one before")
     lr_cycle_decay: NonNegative = Field(0.5, description="height of a cycle over the one before")
     lr_cycle_limit: Positive = Field(1, description="cycles")
     lr_k_decay: NonNegative = Field(1.0, description="k of k-decay, for cosine and poly")
-    lr_noise: list[NonNegative] | None = Field(None, description="shares of the run with noise")
+    lr_noise: NoiseRange | None = Field(None, description="shares of the run with noise")
     lr_noise_pct: NonNegative = Field(0.67, description="limit of the noise")
 
     # --- averaging, precision
@@ -226,23 +244,17 @@ class Recipe(BaseModel):
     log_wandb: bool = Field(False, description="log to Weights & Biases too")
     wandb_project: str = Field("vit_rpe", description="project there")
 
-    # --- checks of single fields
+    # --- checks of several fields
 
-    @field_validator("model", "kd_model_name")
+    @model_validator(mode="before")
     @classmethod
-    def _known_model(cls, name: str | None) -> str | None:
-        if name is not None and ":" not in name and not timm.is_model(name.split(".")[0]):
-            known = [str(each) for each in timm.list_models()]
-            raise ValueError(f"no model {name!r} in timm{nearest(name, known)}")
-        return name
-
-    @field_validator("opt")
-    @classmethod
-    def _known_optimiser(cls, name: str) -> str:
-        known = [str(each) for each in list_optimizers()]
-        if name.lower().removeprefix("lookahead_") not in known:
-            raise ValueError(f"no optimiser {name!r} in timm{nearest(name, known)}")
-        return name
+    def _defaults(cls, values: dict[str, Any]) -> dict[str, Any]:
+        """Take away keys whose null is no value; fit the default warm-up to a short run."""
+        values = {name: value for name, value in values.items() if not _removed(name, value)}
+        epochs, warmup = values.get("epochs"), Recipe.model_fields["warmup_epochs"].default
+        if isinstance(epochs, int) and epochs <= warmup and not values.get("warmup_prefix"):
+            values.setdefault("warmup_epochs", epochs / 4)
+        return values
 
     @model_validator(mode="after")
     def _possible(self) -> Recipe:
@@ -281,6 +293,8 @@ class Recipe(BaseModel):
         for name in ("scale", "ratio"):
             low, high = getattr(self, name)
             yield not 0 < low <= high, f"{name} goes from low to high, got [{low:g}, {high:g}]"
+        low, *high = self.lr_noise or [0.0]
+        yield high < [low] and bool(high), f"lr_noise goes from low to high, got {self.lr_noise}"
         yield (
             self.no_aug and (self.aa is not None or self.reprob > 0),
             "no_aug: true cannot be combined with aa or reprob",
@@ -319,6 +333,12 @@ class Recipe(BaseModel):
     @property
     def mixes(self) -> bool:
         return self.mixup > 0 or self.cutmix > 0
+
+
+def _removed(name: str, value: Any) -> bool:
+    """Whether a key is null that has no null of its own: its default holds."""
+    field = Recipe.model_fields.get(name)
+    return value is None and field is not None and type(None) not in get_args(field.annotation)
 
 
 def table() -> str:

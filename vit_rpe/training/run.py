@@ -18,7 +18,14 @@ from vit_rpe.data.messages import short
 from vit_rpe.data.storage import written_whole
 
 from . import recipe_file
-from .build import attention_path, build_model, build_teacher, model_arguments, with_path
+from .build import (
+    attention_path,
+    build_model,
+    build_teacher,
+    model_arguments,
+    unseen_pixels,
+    with_path,
+)
 from .checkpoint import Checkpoints, find_checkpoint
 from .errors import CheckpointError, Diverged, RecipeError, Stopped
 from .inputs import BadSamples, Inputs, evaluation_loader, open_inputs, share, training_loader
@@ -94,11 +101,13 @@ def prepare(
     inputs = open_inputs(recipe, accelerator)
     if resume is not None:
         recipe = with_path(recipe, saved_recipe(resume).model_kwargs.get("path"))
-    net, recipe = _build(recipe, accelerator, inputs.num_classes)
+    net, recipe = _build(recipe, accelerator, inputs)
     recipe = recipe.model_copy(update=_precision(accelerator))
     if resume is not None:
         check_same(recipe, saved_recipe(resume))
     config: dict[str, Any] = net.pretrained_cfg  # pyright: ignore
+    if unseen := unseen_pixels(net, config["input_size"][-1]):
+        _say(f"train.py: warning: {unseen}")
     loader = training_loader(recipe, inputs.train, inputs.num_classes, config, run, **place)
     teacher = None
     if recipe.kd_model_name is not None:
@@ -124,15 +133,15 @@ def prepare(
     return trainer
 
 
-def _build(recipe: Recipe, accelerator: Accelerator, num_classes: int) -> tuple[nn.Module, Recipe]:
+def _build(recipe: Recipe, accelerator: Accelerator, inputs: Inputs) -> tuple[nn.Module, Recipe]:
     """The model, with the same attention path on every rank, and the recipe that names it."""
     torch.manual_seed(recipe.seed)
-    net = build_model(recipe, num_classes)
+    net = build_model(recipe, inputs.num_classes, inputs.train.classes)
     path = of_main(accelerator, attention_path(net))
     recipe = with_path(recipe, path)
     if path != attention_path(net):
         torch.manual_seed(recipe.seed)
-        net = build_model(recipe, num_classes)
+        net = build_model(recipe, inputs.num_classes, inputs.train.classes)
     return net, recipe
 
 
@@ -209,7 +218,7 @@ def check_same(recipe: Recipe, saved: Recipe) -> None:
         if name not in FREE and now != before:
             raise RecipeError(
                 f"{name}: the run began with {before!r}, now it is {now!r}; a run goes on only as "
-                "it began (initial_checkpoint starts a new one from its weights)"
+                "it began; experiment=NAME starts another (initial_checkpoint from its weights)"
             )
 
 

@@ -1,0 +1,107 @@
+"""The commands of README and docs, word for word and in their order, in one folder.
+
+A block of shell commands is run as it stands, unless a comment before it says otherwise:
+
+    <!-- run with ARGUMENTS: why -->   adds them to each call of train.py
+    <!-- not run: why -->
+
+`python X` runs X in a process that is forked from one which has imported everything.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import re
+import runpy
+import shlex
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.training.launch import launch
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+BLOCK = re.compile(r"(?:<!-- (?P<mark>[^\n]*) -->\n)?```sh\n(?P<text>.*?)```", re.DOTALL)
+MARK = re.compile(r"not run: \S.*|run with (?P<more>[^:]+): \S.*")
+
+
+@dataclass(frozen=True)
+class Block:
+    page: str
+    mark: str
+    text: str
+
+    @property
+    def is_run(self) -> bool:
+        return not self.mark.startswith("not run")
+
+    def commands(self) -> list[list[str]]:
+        found = MARK.fullmatch(self.mark)
+        more = shlex.split(found["more"]) if found is not None and found["more"] else []
+        commands = [shlex.split(line, comments=True) for line in self.text.splitlines()]
+        return [words + (more if "train.py" in words else []) for words in commands if words]
+
+
+def blocks(page: Path) -> list[Block]:
+    return [Block(page.name, m["mark"] or "", m["text"]) for m in BLOCK.finditer(page.read_text())]
+
+
+ALL = [block for page in PAGES for block in blocks(page)]
+
+
+def test_every_block_is_run_or_says_why_not():
+    assert len(ALL) == sum(page.read_text().count("```sh\n") for page in PAGES) > 20
+    for block in ALL:
+        assert not block.mark or MARK.fullmatch(block.mark), block
+        if block.is_run:
+            assert all(words[0] == "python" for words in block.commands()), block
+    assert sum(block.is_run for block in ALL) >= 8
+
+
+def run_command(folder: str, words: list[str]) -> tuple[int, str]:
+    """`python FILE ARGUMENTS` in a folder, as if it had been typed there."""
+    os.chdir(folder)
+    sys.argv, sys.path[0] = words[1:], str(Path(words[1]).resolve().parent)
+    shown = io.StringIO()
+    code: object = 0
+    with contextlib.redirect_stdout(shown), contextlib.redirect_stderr(shown):
+        try:
+            runpy.run_path(words[1], run_name="__main__")
+        except SystemExit as stop:
+            code = stop.code
+    return 0 if code is None else int(str(code) if str(code).isdigit() else 1), shown.getvalue()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    """A folder that looks like a checkout, but keeps what commands write."""
+    place = tmp_path_factory.mktemp("checkout")
+    for name in ("train.py", "tools", "recipes"):
+        (place / name).symlink_to(ROOT / name)
+    (place / "docs").mkdir()
+    return place
+
+
+@pytest.mark.slow
+def test_the_commands_run_as_written(folder):
+    for block in filter(lambda each: each.is_run, ALL):
+        for words in block.commands():
+            [(code, shown)] = launch(run_command, str(folder), words)
+            assert code == 0, f"{block.page}: {' '.join(words)}\n{shown[-2000:]}"
+    for made in ("runs/quickstart", "runs/short", "results/short/results.csv", "docs/masks.png"):
+        assert (folder / made).exists(), made
+
+
+@pytest.mark.slow
+def test_the_examples_of_training_run_after_them(folder, monkeypatch):
+    monkeypatch.chdir(folder)
+    names: dict = {}
+    text = (ROOT / "docs" / "training.md").read_text()
+    for example in re.findall(r"```python\n(.*?)```", text, re.DOTALL):
+        exec(example, names)
+    assert names["name"] in list("0123456789")

@@ -1,0 +1,71 @@
+"""Models from folders with config.json and model.safetensors: what timm calls `local-dir:`.
+
+timm believes a config.json. Here it is checked against the weights first, because a head that does
+not fit would be a new one, and every figure made with it a random one.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import timm
+from torch import nn
+
+from .checkpoint import WEIGHTS
+from .errors import CheckpointError
+from .misfit import shapes_in
+
+CONFIG = "config.json"
+
+
+def load_model(folder: Path, **options: Any) -> tuple[dict[str, Any], nn.Module]:
+    """The config and the model of a folder; `options` go to timm."""
+    config = _config(folder / CONFIG)
+    _check_classes(folder, config)
+    try:
+        return config, timm.create_model(f"local-dir:{folder}", pretrained=True, **options)
+    except Exception as error:  # timm, and what a config.json can hold, raise many kinds
+        text = " ".join(str(error).split()) or type(error).__name__
+        raise CheckpointError(f"{folder} cannot be built: {text}") from None
+
+
+def class_names(model: nn.Module) -> list[str]:
+    """The names of a model's classes, if its checkpoint has them."""
+    return list(getattr(model, "pretrained_cfg", {}).get("label_names") or [])
+
+
+def with_classes(model: Any, names: list[str]) -> Any:
+    """Let a model that is to be saved tell the number and the names of its classes."""
+    known = {"label_names": names} if len(names) == model.num_classes else {}
+    model.pretrained_cfg = {**model.pretrained_cfg, "num_classes": model.num_classes, **known}
+    return model
+
+
+def _config(file: Path) -> dict[str, Any]:
+    try:
+        config = json.loads(file.read_text())
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{file} cannot be read: {error}") from None
+    kinds = {"architecture": str, "pretrained_cfg": dict, "num_classes": int}
+    for name, kind in kinds.items():
+        found = config.get(name) if isinstance(config, dict) else None
+        if not isinstance(found, kind):
+            raise CheckpointError(f"{file}: {name} should be a {kind.__name__}, got {found!r:.60}")
+    names = config["pretrained_cfg"].get("label_names") or []
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise CheckpointError(f"{file}: label_names should be a list of names, got {names!r:.60}")
+    return config
+
+
+def _check_classes(folder: Path, config: dict[str, Any]) -> None:
+    shapes = shapes_in(folder / WEIGHTS)
+    heads = config["pretrained_cfg"].get("classifier") or ()
+    for head in (heads,) if isinstance(heads, str) else heads:
+        shape = shapes.get(f"{head}.weight")
+        if shape is not None and shape[0] != config["num_classes"]:
+            raise CheckpointError(
+                f"{folder / CONFIG} says {config['num_classes']} classes, and {WEIGHTS} has "
+                f"{shape[0]}"
+            )
