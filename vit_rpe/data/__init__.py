@@ -4,9 +4,10 @@ from .bad import BadSamples
 from .clip_transform import ClipTransform
 from .clips import ClipSampler, videos_of
 from .decode import ImageDecoder
-from .errors import BadData, BadSample, ShardError
+from .errors import BadData, BadSample, FolderBusy, ShardError
 from .index import Shards, open_shards
 from .loader import Loader
+from .lock import FolderLock
 from .maker import make_shards
 from .mixing import Mixing
 from .plan import PADDING, Entries, Plan
@@ -28,6 +29,8 @@ __all__ = [
     "ClipSampler",
     "ClipTransform",
     "Entries",
+    "FolderBusy",
+    "FolderLock",
     "ImageDecoder",
     "ImageTransform",
     "Loader",

@@ -7,6 +7,10 @@ class ShardError(ValueError):
     """A shard, or a set of shards, that cannot be used as it is."""
 
 
+class FolderBusy(ValueError):
+    """A folder that another process is at work in."""
+
+
 class BadData(ValueError):
     """The bytes of one sample cannot be used; the message is the reason."""
 
