@@ -35,7 +35,7 @@ from vit_rpe.data.clip_transform import CROPS
 from vit_rpe.data.layout import IMAGE_ENDINGS
 from vit_rpe.data.video import BACKENDS
 from vit_rpe.training import CheckpointError, RecipeError
-from vit_rpe.training.checkpoint import EMA, WEIGHTS, find_checkpoint
+from vit_rpe.training.checkpoint import EMA, WEIGHTS, check_weights, find_checkpoint, run_of
 from vit_rpe.training.evaluate import Evaluation, evaluate
 from vit_rpe.training.inputs import evaluation_loader
 from vit_rpe.training.medium import Images, Medium, Videos, holds_videos, try_decoder
@@ -139,7 +139,7 @@ def as_the_run_did(args: argparse.Namespace) -> dict[str, Any]:
     if not args.checkpoint:
         return {}
     path = find_checkpoint(args.checkpoint, "best")
-    if not (path.parent.parent / "recipe.yaml").is_file():
+    if run_of(path) is None:
         return {}
     recipe = saved_recipe(path)
     names = {"stride": "frame_stride", "clips": "val_clips", "crops": "val_crops"}
@@ -244,6 +244,8 @@ def show(row: dict[str, Any]) -> str:
 def run(args: argparse.Namespace) -> None:
     accelerator = join(args.device, args.amp)
     sizes: list[int | None] = args.img_size or [None]
+    if args.checkpoint:
+        check_weights(folder(args) / WEIGHTS)
     model = build(args, sizes[0])
     shards = main_first(accelerator, lambda: open_data(args, model))
     rows, results = [], []

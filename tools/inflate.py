@@ -23,7 +23,7 @@ from timm.models import save_for_hf
 import vit_rpe  # noqa: F401  registers the models
 from vit_rpe.models import inflate
 from vit_rpe.training import CheckpointError
-from vit_rpe.training.checkpoint import EMA, WEIGHTS, find_checkpoint
+from vit_rpe.training.checkpoint import EMA, WEIGHTS, check_weights, find_checkpoint
 
 
 def parse(argv: list[str] | None) -> argparse.Namespace:
@@ -46,6 +46,7 @@ def run(args: argparse.Namespace) -> str:
     folder = find_checkpoint(args.source, "best")
     if args.ema and (folder / EMA / WEIGHTS).is_file():
         folder = folder / EMA
+    check_weights(folder / WEIGHTS)
     config: dict[str, Any] = json.loads((folder / "config.json").read_text())
     image: Any = timm.create_model(f"local-dir:{folder}", pretrained=True)
     name = args.model or config["architecture"].replace("2d", "3d")

@@ -220,6 +220,11 @@ class Recipe(BaseModel):
         10,
         description="steps of an epoch that may be skipped because loss or gradient is not finite",
     )
+    collective_timeout: Annotated[float, Field(gt=0, allow_inf_nan=False)] = Field(
+        600,
+        description="several processes: seconds that a step, or a batch of an evaluation, may take "
+        "before the run ends and names the process that is stuck",
+    )
     log_interval: Positive = Field(50, description="steps between two lines of the log")
     log_wandb: bool = Field(False, description="log to Weights & Biases too")
     wandb_project: str = Field("vit_rpe", description="project there")
@@ -305,6 +310,11 @@ class Recipe(BaseModel):
             self.model_ema_warmup and not self.model_ema,
             "model_ema_warmup needs model_ema: true",
         )
+
+    @property
+    def best_of(self) -> str:
+        """The column of summary.csv that decides which checkpoint is best."""
+        return f"{'ema' if self.model_ema and self.eval_ema else 'eval'}_{self.eval_metric}"
 
     @property
     def mixes(self) -> bool:
