@@ -2,7 +2,8 @@
 
 Each rank writes down where it is, in `RUN/.ranks/`, from a thread. A rank that stays at one place
 for too long most likely waits for another in a collective operation, which nothing can interrupt:
-its thread looks at what the others wrote, says who is behind, and ends the process.
+its thread looks at what the others wrote, says who is behind, and ends the process. A rank that is
+busy still beats; one that does not is stuck, also where ranks may be slow.
 """
 
 from __future__ import annotations
@@ -58,8 +59,9 @@ class Pulse:
             if self._parent not in (None, os.getppid()):
                 self._parent = None
                 os.kill(os.getpid(), signal.SIGTERM)
-            if monotonic() - self._since > self._limit:
-                self._give_up()
+            waited = monotonic() - self._since
+            if waited > self._limit or (waited > self.timeout and self._silent(self.timeout)):
+                self._give_up(waited)
 
     def _write(self) -> None:
         self._file(self.rank).write_text(json.dumps(self._place))
@@ -67,25 +69,26 @@ class Pulse:
     def _file(self, rank: int) -> Path:
         return self.folder / f"{rank}.json"
 
-    def _give_up(self) -> None:
-        silent = self._silent()
+    def _give_up(self, waited: float) -> None:
+        silent = self._silent(3 * self.interval)
         if all(rank in silent for rank in range(self.rank)):  # one rank speaks for all
             behind = silent or self._elsewhere()
             named = [f"rank {rank} was last seen at {place}" for rank, place in behind.items()]
             text = "; ".join(named) or "no rank is known to be behind"
-            limit = f"{self._place} took more than {self._limit:g} s (collective_timeout)"
-            os.write(2, f"train.py: error: rank {self.rank}: {limit}; {text}\n".encode())
+            here = f"rank {self.rank} has been at {self._place} for {waited:.0f} s"
+            limit = f"collective_timeout is {self.timeout:g} s"
+            os.write(2, f"train.py: error: {here}, {limit}; {text}\n".encode())
         else:
             self._done.wait(2 * self.interval)
         os._exit(STUCK)
 
-    def _silent(self) -> dict[int, str]:
-        """Ranks that show no sign of life, with their last; by the clock of the file system."""
+    def _silent(self, seconds: float) -> dict[int, str]:
+        """Ranks without a sign of life for longer, with their last; by the file system's clock."""
         now, found = self._file(self.rank).stat().st_mtime, {}
         for rank in self._others():
             with suppress(OSError):
                 age = now - self._file(rank).stat().st_mtime
-                if age > 3 * self.interval:
+                if age > seconds:
                     found[rank] = f"{self._seen(rank)}, {age:.0f} s ago"
         return found
 

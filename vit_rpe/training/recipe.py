@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from pathlib import PurePath
 from typing import Annotated, Any, Literal
 
 import timm
@@ -237,6 +238,14 @@ class Recipe(BaseModel):
         if name is not None and ":" not in name and not timm.is_model(name.split(".")[0]):
             known = [str(each) for each in timm.list_models()]
             raise ValueError(f"no model {name!r} in timm{nearest(name, known)}")
+        return name
+
+    @field_validator("experiment")
+    @classmethod
+    def _inside_output(cls, name: str | None) -> str | None:
+        path = PurePath(name or "run")
+        if name == "" or not path.parts or ".." in path.parts or path.is_absolute():
+            raise ValueError(f"a name within output is wanted, got {name!r}")
         return name
 
     @field_validator("opt")
