@@ -40,7 +40,7 @@ from vit_rpe.data.layout import IMAGE_ENDINGS
 from vit_rpe.data.video import BACKENDS
 from vit_rpe.training import CheckpointError
 from vit_rpe.training.build import unseen_pixels
-from vit_rpe.training.checkpoint import EMA, find_checkpoint, find_model
+from vit_rpe.training.checkpoint import EMA, find_checkpoint, find_model, run_of
 from vit_rpe.training.evaluate import Evaluation, evaluate
 from vit_rpe.training.inputs import evaluation_loader
 from vit_rpe.training.medium import Images, Medium, Videos, holds_videos, try_decoder
@@ -138,7 +138,7 @@ def as_the_run_did(args: argparse.Namespace) -> dict[str, Any]:
     if not args.checkpoint:
         return {}
     path = find_checkpoint(args.checkpoint, "best")
-    if not (path.parent.parent / "recipe.yaml").is_file():
+    if run_of(path) is None:
         return {}
     recipe = saved_recipe(path)
     names = {"stride": "frame_stride", "clips": "val_clips", "crops": "val_crops"}

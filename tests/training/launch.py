@@ -26,17 +26,7 @@ def launch(
     function: Callable[..., Any], *args: Any, world: int = 1, fails: bool = False
 ) -> list[Any]:
     """What `function(*args)` gives on each rank. With `fails`, the exit codes of the processes."""
-    port = _free_port()
-    pipes, processes = [], []
-    for rank in range(world):
-        ours, theirs = CONTEXT.Pipe(duplex=False)
-        process = CONTEXT.Process(
-            target=_child, args=(theirs, rank, world, port, function, args), daemon=False
-        )
-        process.start()
-        theirs.close()
-        pipes.append(ours)
-        processes.append(process)
+    processes, pipes = begin(function, *args, world=world)
     results = [_received(pipe) for pipe in pipes]
     for process in processes:
         process.join(PATIENCE)
@@ -49,6 +39,22 @@ def launch(
         if kind != "value":
             raise Failed(value)
     return [value for _, value in results]
+
+
+def begin(function: Callable[..., Any], *args: Any, world: int = 1) -> tuple[list[Any], list[Any]]:
+    """The processes, for a test that does something to them, and the pipes with their results."""
+    port = _free_port()
+    pipes, processes = [], []
+    for rank in range(world):
+        ours, theirs = CONTEXT.Pipe(duplex=False)
+        process = CONTEXT.Process(
+            target=_child, args=(theirs, rank, world, port, function, args), daemon=False
+        )
+        process.start()
+        theirs.close()
+        pipes.append(ours)
+        processes.append(process)
+    return processes, pipes
 
 
 def _received(pipe: Any) -> tuple[str, Any]:

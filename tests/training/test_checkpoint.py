@@ -38,7 +38,7 @@ def _steps(model: nn.Module, optimizer: torch.optim.Optimizer, seeds: range) -> 
         torch.manual_seed(seed)
         loss = model(torch.randn(7, 6)).square().mean()
         loss.backward(create_graph=getattr(optimizer, "is_second_order", False))
-        seed_optimizer(optimizer, seed, torch.device("cpu"))
+        seed_optimizer(optimizer, torch.device("cpu"), 7, seed)
         optimizer.step()
         optimizer.zero_grad()
 
@@ -133,9 +133,9 @@ def test_damage_is_named(copy, name, damage, message):
     assert message in str(error.value) and str(folder) in str(error.value)
 
 
-def test_a_damaged_checkpoint_stops_a_run_in_one_line(run, copy):
+def test_a_damaged_checkpoint_stops_a_run_that_names_it_in_one_line(run, copy):
     _cut(find_checkpoint(copy) / "model.safetensors")
-    code, shown = again(run, copy, "resume=auto")
+    code, shown = again(run, copy, f"resume={copy}")
     assert code == 2 and "model.safetensors is damaged" in shown and shown.count("\n") == 1
 
 
@@ -145,7 +145,7 @@ REFUSED = [
         ["resume=auto", "lr=0.5"],
         "lr: the run began with 0.01, now it is 0.5; a run goes on only as",
     ),
-    (["resume=auto", "epochs=9"], "epochs: the run began with 2, now it is 9"),
+    (["resume=auto", "epochs=1", "warmup_epochs=0"], "epochs: the run began with 2, now it is 1"),
     (["resume=auto", "model_kwargs.depth=3"], "model_kwargs: the run began with {"),
     (["resume=nowhere"], "no checkpoint at nowhere: neither a run nor a folder with"),
     (["experiment=b", "initial_checkpoint=nowhere"], "no checkpoint at nowhere"),
@@ -220,14 +220,19 @@ def test_names_that_are_taken_get_a_number(tmp_path):
 
 
 def test_what_is_not_needed_is_removed(tmp_path):
+    """And nothing else: neither other people's folders nor those of another run."""
     checkpoints = Checkpoints(tmp_path)
-    for name in ("epoch-1", "epoch-2", "epoch-3", ".part-epoch-4"):
+    checkpoints.written = ["epoch-1", "epoch-2", "epoch-3", "mine"]
+    foreign = {"epoch-9", "my_model", ".part-mine", "mine"}
+    for name in ("epoch-1", "epoch-2", "epoch-3", ".part-epoch-4", ".part-epoch-2", *foreign):
         (tmp_path / name).mkdir()
+    (tmp_path / "epoch-5").write_text("a file")
+    (tmp_path / "loop").symlink_to("loop")
     checkpoints.point("last", "epoch-3")
     checkpoints.keep_only(["epoch-1"])
-    assert {path.name for path in tmp_path.iterdir()} == {"epoch-1", "epoch-3", "last"}
-    checkpoints.point("last", "epoch-1")
-    assert checkpoints.last() == tmp_path / "epoch-1"
+    left = {"epoch-1", "epoch-3", "last", "loop", "epoch-5", *foreign}
+    assert {path.name for path in tmp_path.iterdir()} == left
+    assert checkpoints.written == ["epoch-1", "epoch-3", "mine"]
 
 
 class Killed(BaseException):
@@ -255,7 +260,9 @@ def test_last_is_whole_at_every_moment_of_saving(tmp_path, monkeypatch):
     while not finished:
         calls, limit = 0, limit + 1
         shutil.copytree(tmp_path / "0", tmp_path / str(limit), symlinks=True)
-        checkpoints, armed = Checkpoints(tmp_path / str(limit)), True
+        checkpoints = Checkpoints(tmp_path / str(limit))
+        checkpoints.adopt(checkpoints.folder / "epoch-1")
+        armed = True
         try:
             checkpoints.save("epoch-2", {"epoch": 2}, snapshot, model, {})
             checkpoints.keep_only([])
@@ -263,9 +270,10 @@ def test_last_is_whole_at_every_moment_of_saving(tmp_path, monkeypatch):
         except Killed:
             pass
         armed = False
-        last = checkpoints.last()
-        assert last is not None, f"no last after an end before call {limit}"
-        progress, _ = read(last)
-        assert progress["epoch"] == 2 if finished else progress["epoch"] in (1, 2)
+        newest, _ = Checkpoints(checkpoints.folder).newest()
+        assert newest is not None, f"nothing whole after an end before call {limit}"
+        for folder in (newest, checkpoints.folder / "last"):
+            progress, _ = read(folder)
+            assert progress["epoch"] == 2 if finished else progress["epoch"] in (1, 2)
     assert limit > 12
     assert {path.name for path in checkpoints.folder.iterdir()} == {"epoch-2", "last"}

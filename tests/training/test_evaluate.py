@@ -13,7 +13,7 @@ from torch import nn
 
 from tests.data.samples import sample, write_shard
 from tests.training.launch import launch
-from vit_rpe.data import ShardError
+from vit_rpe.training.errors import Miscounted
 from vit_rpe.training.evaluate import Evaluation, check_counted
 
 SAMPLES, WORKERS, SHARDS = 201, (0, 1, 3), (1, 7, 16)
@@ -119,7 +119,7 @@ def test_figures_are_those_of_the_definition(grid, definition):
     ],
 )
 def test_a_wrong_count_is_an_error(samples, message):
-    with pytest.raises(ShardError, match=message):
+    with pytest.raises(Miscounted, match=message):
         check_counted(np.array(samples), 4)
     check_counted(np.array([2, 0, 1, 3]), 4)
 

@@ -70,6 +70,7 @@ def test_a_stopped_run_goes_on_bit_equal(whole, world, where, at):
     stop = {"where": where, "at": at, "rank": world - 1, "signal": signal.SIGTERM}
     assert launch(run_and_stop, recipe, stop, name, world=world) == [75] * world
     assert progress(run)["step"] < 15
+    assert '"clips_per_s"' in (run / "log.jsonl").read_text()
     assert launch(run_to_end, recipe, name, "workers=1", world=world) == [0] * world
     assert_same_run(run, whole[world], names=("last",))
 

@@ -28,6 +28,7 @@ class Purpose(IntEnum):
     MAKER = 5
     MODEL = 6
     SCENE = 7
+    OPTIMIZER = 8
 
 
 def shuffled(n: int, purpose: Purpose, *key: int) -> NDArray[np.int64]:
@@ -51,8 +52,17 @@ def seed_all(purpose: Purpose, *key: int) -> None:
 
 def seed_model(*key: int) -> None:
     """Start the generators of torch, of all devices, for what a model draws in a training step."""
-    high, low = np.random.SeedSequence((Purpose.MODEL, *key)).generate_state(2).tolist()
-    torch.manual_seed(high << 32 | low)
+    torch.manual_seed(_seed(Purpose.MODEL, *key))
+
+
+def torch_generator(device: torch.device, purpose: Purpose, *key: int) -> torch.Generator:
+    """A generator of torch on a device, for what draws from one of its own."""
+    return torch.Generator(device).manual_seed(_seed(purpose, *key))
+
+
+def _seed(*key: int) -> int:
+    high, low = np.random.SeedSequence(key).generate_state(2).tolist()
+    return high << 32 | low
 
 
 @contextmanager

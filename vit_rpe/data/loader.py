@@ -15,6 +15,7 @@ from .errors import ShardError
 from .index import Shards
 from .plan import Plan
 from .reader import Batch, BatchReader, Decoder, Transform
+from .worker import WorkerContext
 
 PATIENCE = 600.0  # seconds that a batch may take before the run stops instead of hanging
 
@@ -90,6 +91,7 @@ class Loader:
             num_workers=self.workers,
             prefetch_factor=self.prefetch if self.workers else None,
             timeout=self.timeout if self.workers else 0,
+            multiprocessing_context=WorkerContext() if self.workers else None,
             pin_memory=self.pin_memory,
             worker_init_fn=_start_worker,
             # DataLoader draws a seed for its workers, which nobody uses: not from the global

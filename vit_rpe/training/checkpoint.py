@@ -7,20 +7,23 @@ run/checkpoints/
     ema/                 the same for the moving average
     optimizer.safetensors
     state.json           counters, metrics, structure of the optimiser's state, checksums
-  last -> epoch-0003     links, replaced in one step
+  last -> epoch-0003     links for people, replaced in one step; this program does not need them
   best -> epoch-0002
 
 A folder is written under another name, synced and renamed; then `last` is turned to it; only then
-others are removed. Whenever a run is killed, `last` leads to a whole checkpoint.
+others are removed. Whenever a run is killed, there is a whole checkpoint. The newest is found by
+what is in it: its `state.json` has a serial number. The names of all that a run has written are in
+there too, and nothing else is ever removed.
 """
 
 from __future__ import annotations
 
-import hashlib
+import errno
 import json
 import os
+import re
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,11 +35,23 @@ from timm.models._hub import save_config_for_hf
 from torch import Tensor, nn
 
 from .errors import CheckpointError
+from .integrity import (
+    EMA,
+    OPTIMIZER,
+    STATE,
+    VERSION,
+    WEIGHTS,
+    check_weights,
+    check_whole,
+    checksum_of,
+    read_state,
+    sha256,
+)
 from .state_tree import flatten, restore
 
-WEIGHTS, OPTIMIZER, STATE, EMA = "model.safetensors", "optimizer.safetensors", "state.json", "ema"
-VERSION = 1
 _HIDDEN = ".part-"
+_OURS = re.compile(r"(epoch|step)-\d+(-\d+)?")  # names of checkpoints that this program makes
+_NO_LINKS = (errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP)  # of file systems that have none
 
 
 @dataclass(frozen=True)
@@ -50,10 +65,64 @@ class Snapshot:
 
 
 class Checkpoints:
-    """The checkpoints of one run; written by the main process alone."""
+    """The checkpoints of one run; written by the main process only."""
 
     def __init__(self, folder: Path):
         self.folder = folder
+        self.written: list[str] = []  # by this run, and not removed since
+
+    # --- what is there
+
+    def exist(self) -> bool:
+        """Whether there is any trace of a checkpoint, whole or not."""
+        links = (self.folder / link for link in ("last", "best"))
+        return any(self._folders()) or any(link.is_symlink() for link in links)
+
+    def by_age(self) -> tuple[list[Path], list[CheckpointError]]:
+        """Checkpoints, the newest first, and what is wrong with those that do not tell."""
+        found, wrong = [], []
+        for folder in self._folders():
+            try:
+                # of a checkpoint and its copy (a link that was followed) the original counts
+                found.append((read_state(folder).age, bool(_OURS.fullmatch(folder.name)), folder))
+            except CheckpointError as error:
+                wrong.append(error)
+        return [folder for *_, folder in sorted(found, reverse=True)], wrong
+
+    def newest(self) -> tuple[Path | None, list[CheckpointError]]:
+        """The newest whole checkpoint, and what is wrong with those that might be newer."""
+        found, wrong = self.by_age()
+        for folder in found:
+            try:
+                check_whole(folder)
+                return folder, wrong
+            except CheckpointError as error:
+                wrong.append(error)
+        return None, wrong
+
+    def adopt(self, checkpoint: Path) -> None:
+        """Go on from a checkpoint; if it is one of this folder, what its run wrote is ours."""
+        if checkpoint.parent.resolve() == self.folder.resolve():
+            state = read_state(checkpoint)
+            listed = state.written
+            self.written = [*state.ranking, checkpoint.name] if listed is None else list(listed)
+
+    def free(self, name: str) -> str:
+        """A folder cannot be replaced in one step, so a second one of a name gets a number."""
+        free, number = name, 2
+        while os.path.lexists(self.folder / free):
+            free, number = f"{name}-{number}", number + 1
+        return free
+
+    def _folders(self) -> Iterator[Path]:
+        if not self.folder.is_dir():
+            return
+        for path in self.folder.iterdir():
+            real = path.is_dir() and not path.is_symlink() and not path.name.startswith(".")
+            if real and (_OURS.fullmatch(path.name) or os.path.lexists(path / STATE)):
+                yield path
+
+    # --- writing
 
     def save(
         self,
@@ -72,73 +141,89 @@ class Checkpoints:
         if snapshot.ema is not None:
             _write_model(part / EMA, snapshot.ema, model, model_args)
         tree, tensors = flatten(snapshot.optimizer)
-        save_file(tensors, part / OPTIMIZER)
+        _save(tensors, part / OPTIMIZER)
         files = sorted(file for file in part.rglob("*") if file.is_file())
         state = {
             "version": VERSION,
+            "serial": self._next_serial(),
+            "written": [*self.written, name],
             "progress": progress,
             "scaler": snapshot.scaler,
             "optimizer": tree,
-            "sha256": {str(file.relative_to(part)): _sha256(file) for file in files},
+            "sha256": {str(file.relative_to(part)): sha256(file) for file in files},
         }
-        (part / STATE).write_text(json.dumps(state))
+        (part / STATE).write_text(json.dumps({**state, "checksum": checksum_of(state)}))
         for file in (*files, part / STATE, *(p for p in part.iterdir() if p.is_dir()), part):
             _sync(file)
         part.rename(self.folder / name)
+        self.written.append(name)
         self.point("last", name)
 
     def point(self, link: str, name: str) -> None:
         """Turn a link to a checkpoint, in one step: there is always one or the other."""
-        new = self.folder / f"{_HIDDEN}{link}"
+        new, place = self.folder / f"{_HIDDEN}{link}", self.folder / link
+        if place.is_dir() and not place.is_symlink():  # a copy of the run that followed its links
+            place.rename(self.folder / self.free(f"{link}-copy"))
         new.unlink(missing_ok=True)
-        new.symlink_to(name, target_is_directory=True)
-        os.replace(new, self.folder / link)
+        try:
+            new.symlink_to(name, target_is_directory=True)
+            os.replace(new, place)
+        except OSError as error:
+            if error.errno not in _NO_LINKS:
+                raise
         _sync(self.folder)
 
     def keep_only(self, names: Iterable[str]) -> None:
-        """Remove the checkpoints that are neither named nor linked, and what a killed run left."""
-        links = {link.resolve().name for link in self.folder.iterdir() if link.is_symlink()}
-        kept = {*names, *links}
-        for path in list(self.folder.iterdir()):
-            if path.is_symlink() or not path.is_dir() or path.name in kept:
+        """Remove what this run wrote and neither names nor links, and what a killed run left."""
+        paths = sorted(self.folder.iterdir())  # half ones, which are hidden, come first
+        links = {os.path.basename(os.readlink(path)) for path in paths if path.is_symlink()}
+        kept = {*names, *links, self.written[-1]} if self.written else {*names, *links}
+        for path in paths:
+            name = path.name.removeprefix(_HIDDEN)
+            half = path.name != name
+            if not _OURS.fullmatch(name) or path.is_symlink() or not path.is_dir():
                 continue
-            if not path.name.startswith(_HIDDEN):  # never half a checkpoint under a good name
-                path = path.rename(self.folder / f"{_HIDDEN}{path.name}")
-            shutil.rmtree(path, ignore_errors=True)
+            if half or (name in self.written and name not in kept):
+                hidden = self.folder / f"{_HIDDEN}{name}"
+                path.rename(hidden)  # never half a checkpoint under a good name
+                shutil.rmtree(hidden, ignore_errors=True)
+        self.written = [name for name in self.written if (self.folder / name).is_dir()]
 
-    def last(self) -> Path | None:
-        path = self.folder / "last"
-        return path.resolve() if path.exists() else None
-
-    def free(self, name: str) -> str:
-        """A folder cannot be replaced in one step, so a second one of a name gets a number."""
-        free, number = name, 2
-        while (self.folder / free).exists():
-            free, number = f"{name}-{number}", number + 1
-        return free
+    def _next_serial(self) -> int:
+        found, _ = self.by_age()
+        return 1 + max((read_state(folder).serial for folder in found), default=0)
 
 
 def read(folder: Path) -> tuple[dict[str, Any], Snapshot]:
     """Progress and state in a checkpoint, if it is whole; nothing in it is ever run."""
-    state = _read_state(folder)
-    for name, digest in state["sha256"].items():
-        file = folder / name
-        if not file.is_file():
-            raise CheckpointError(f"{folder}: {name} is missing")
-        if _sha256(file) != digest:
-            raise CheckpointError(f"{file} is damaged: its checksum is not the one in {STATE}")
-    return state["progress"], Snapshot(
+    state = check_whole(folder)
+    tensors = _load(folder / OPTIMIZER)
+    try:
+        optimizer = restore(state.optimizer, tensors)
+    except (KeyError, ValueError, TypeError, AttributeError) as error:
+        raise CheckpointError(f"{folder / STATE} is damaged: optimizer: {error!r}") from None
+    return state.progress, Snapshot(
         weights=_load(folder / WEIGHTS),
         ema=_load(folder / EMA / WEIGHTS) if (folder / EMA).is_dir() else None,
-        optimizer=restore(state["optimizer"], _load(folder / OPTIMIZER)),
-        scaler=state["scaler"],
+        optimizer=optimizer,
+        scaler=state.scaler,
     )
+
+
+def run_of(checkpoint: Path) -> Path | None:
+    """The run that a checkpoint belongs to, if it lies where a run keeps its checkpoints."""
+    inside = checkpoint.parent.name == "checkpoints"
+    run = checkpoint.parent.parent
+    return run if inside and (run / "recipe.yaml").is_file() else None
 
 
 def find_checkpoint(place: str | Path, prefer: str = "last") -> Path:
     """The checkpoint that a run, a link or a folder means."""
     path = Path(place).expanduser()
-    for candidate in (path, path / "checkpoints" / prefer, path / "checkpoints" / "last"):
+    folder = path / "checkpoints"
+    found, _ = Checkpoints(folder).by_age()
+    best = read_state(found[0]).ranking[:1] if found and prefer == "best" else []
+    for candidate in (path, *(folder / name for name in best), *found, folder / prefer):
         if (candidate / WEIGHTS).is_file():
             return candidate.resolve()
     if (path / "recipe.yaml").is_file():
@@ -149,30 +234,18 @@ def find_checkpoint(place: str | Path, prefer: str = "last") -> Path:
 def find_model(place: str | Path, ema: bool = True) -> Path:
     """The folder that timm loads: the best checkpoint's average where there is one and `ema`."""
     found = find_checkpoint(place, "best")
-    return found / EMA if ema and (found / EMA / WEIGHTS).is_file() else found
+    found = found / EMA if ema and (found / EMA / WEIGHTS).is_file() else found
+    return check_weights(found / WEIGHTS).parent
 
 
 def find_weights(place: str | Path) -> Path:
-    """The .safetensors file that a run, a checkpoint or a path means."""
+    """The .safetensors file that a run, a checkpoint or a path means, whole."""
     path = Path(place).expanduser()
     if path.is_file():
         if path.suffix != ".safetensors":
             raise CheckpointError(f"{place}: weights are read from .safetensors files only")
-        return path
-    return find_checkpoint(path, "best") / WEIGHTS
-
-
-def _read_state(folder: Path) -> dict[str, Any]:
-    try:
-        state = json.loads((folder / STATE).read_text())
-        version = state["version"]
-    except FileNotFoundError:
-        raise CheckpointError(f"{folder}: {STATE} is missing; weights alone cannot go on") from None
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise CheckpointError(f"{folder / STATE} is damaged: {error}") from None
-    if version != VERSION:
-        raise CheckpointError(f"{folder} has version {version}, this program reads {VERSION}")
-    return state
+        return check_weights(path)
+    return check_weights(find_checkpoint(path, "best") / WEIGHTS)
 
 
 def _load(file: Path) -> dict[str, Tensor]:
@@ -180,6 +253,13 @@ def _load(file: Path) -> dict[str, Tensor]:
         return load_file(file)
     except (SafetensorError, OSError) as error:
         raise CheckpointError(f"{file} is damaged: {error}") from None
+
+
+def _save(tensors: dict[str, Tensor], file: Path, **options: Any) -> None:
+    try:
+        save_file(tensors, file, **options)
+    except SafetensorError as error:  # what the system said is in its text only
+        raise OSError(f"{file} cannot be written: {error}") from None
 
 
 def _write_model(
@@ -190,7 +270,7 @@ def _write_model(
         name: value.detach().to("cpu", memory_format=torch.contiguous_format)
         for name, value in weights.items()
     }
-    save_file(flat, folder / WEIGHTS, metadata={"format": "pt"})
+    _save(flat, folder / WEIGHTS, metadata={"format": "pt"})
     # timm's signature says str, its body wants a Path
     save_config_for_hf(model, folder / "config.json", model_args=model_args)  # pyright: ignore
 
@@ -201,8 +281,3 @@ def _sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def _sha256(file: Path) -> str:
-    with open(file, "rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()

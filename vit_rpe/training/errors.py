@@ -13,5 +13,9 @@ class Stopped(Exception):
     """A signal came, all ranks know, and the state is saved."""
 
 
+class Miscounted(RuntimeError):
+    """An evaluation that missed a sample or counted one twice: a fault of the program."""
+
+
 class Diverged(RuntimeError):
     """More steps than allowed had a loss or a gradient that was not finite."""

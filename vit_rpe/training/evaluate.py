@@ -23,7 +23,9 @@ from accelerate import Accelerator
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from vit_rpe.data import PADDING, Batch, ClipTransform, Loader, ShardError, videos_of
+from vit_rpe.data import PADDING, Batch, ClipTransform, Loader, videos_of
+
+from .errors import Miscounted
 
 BINS = 15  # of the calibration error
 
@@ -222,7 +224,7 @@ def check_counted(samples: NDArray[np.int64], num_samples: int) -> None:
     if len(counts) == num_samples and (counts == 1).all():
         return
     missing, double = int((counts[:num_samples] == 0).sum()), int((counts > 1).sum())
-    raise ShardError(
+    raise Miscounted(
         f"evaluation is not exact: of {num_samples} samples {missing} were missed and {double} "
         "counted more than once"
     )

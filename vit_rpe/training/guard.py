@@ -36,7 +36,7 @@ class Guard:
         mine = {
             "rank": self.accelerator.process_index,
             "step": batch.step,
-            "epoch": batch.epoch,
+            "epoch": batch.epoch + 1,
             "loss": number(loss),
             "keys": batch.keys,
             "layers": layers,
@@ -48,7 +48,7 @@ class Guard:
             self.path.write_text(json.dumps(everyone, indent=1) + "\n")
         barrier(self.accelerator)
         raise Diverged(
-            f"loss or gradient of {skipped} steps of epoch {batch.epoch} was not finite, "
+            f"loss or gradient of {skipped} steps of epoch {batch.epoch + 1} was not finite, "
             f"max_skipped_steps is {self.budget}; samples and layers are in {self.path}"
         )
 

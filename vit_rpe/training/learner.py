@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
+from textwrap import shorten
 from typing import Any
 
 import torch
@@ -20,7 +21,7 @@ from torch.distributed.checkpoint.state_dict import (
 from vit_rpe.data.draws import seed_model
 
 from .checkpoint import Snapshot
-from .errors import RecipeError
+from .errors import CheckpointError, RecipeError
 from .optim import Schedule, clip_gradients, make_optimizer, seed_optimizer
 from .ranks import is_sharded
 from .recipe import Recipe
@@ -98,7 +99,7 @@ class Learner:
 
     def update(self, step: int, finite: bool) -> None:
         """Make the step if all is finite; forget the gradients."""
-        seed_optimizer(self.optimizer.optimizer, step, self.accelerator.device)
+        seed_optimizer(self.optimizer.optimizer, self.accelerator.device, self.recipe.seed, step)
         if finite or self.accelerator.scaler is not None:
             self.optimizer.step()  # a scaler leaves out by itself what is not finite
         self.optimizer.zero_grad()
@@ -146,14 +147,16 @@ class Learner:
             inner = self.optimizer.optimizer
             set_optimizer_state_dict(self.model, inner, snapshot.optimizer, options=options)
         else:
-            self.optimizer.load_state_dict(snapshot.optimizer)
+            with _of_this_model():
+                self.optimizer.load_state_dict(snapshot.optimizer)
         if self.accelerator.scaler is not None and snapshot.scaler is not None:
             self.accelerator.scaler.load_state_dict(snapshot.scaler)
 
     def _load_weights(self, snapshot: Snapshot) -> None:
-        self.net.load_state_dict(snapshot.weights)
-        if self.ema is not None and snapshot.ema is not None:
-            self.ema.module.load_state_dict(snapshot.ema)
+        with _of_this_model():
+            self.net.load_state_dict(snapshot.weights)
+            if self.ema is not None and snapshot.ema is not None:
+                self.ema.module.load_state_dict(snapshot.ema)
 
     def _average(self) -> ModelEmaV3:
         if self.sharded:
@@ -162,3 +165,13 @@ class Learner:
         return ModelEmaV3(
             self.net, decay=recipe.model_ema_decay, use_warmup=recipe.model_ema_warmup
         )
+
+
+@contextmanager
+def _of_this_model() -> Iterator[None]:
+    """What does not fit the model is a fault of the checkpoint."""
+    try:
+        yield
+    except (RuntimeError, ValueError, KeyError, TypeError, AttributeError) as error:
+        text = shorten(" ".join(str(error).split()), 300)
+        raise CheckpointError(f"the checkpoint does not fit the model: {text}") from None

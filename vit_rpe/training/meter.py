@@ -21,8 +21,10 @@ BACKWARD = 3  # a training step is about three forward passes, recomputation not
 class Meter:
     """Times of steps; the first is left out of percentiles, as it warms up."""
 
-    def __init__(self, batch_size: int, flops_per_image: int | None, peak: float | None):
-        self.batch_size, self.flops, self.peak = batch_size, flops_per_image, peak
+    def __init__(
+        self, batch_size: int, flops_per_image: int | None, peak: float | None, unit: str = "img"
+    ):
+        self.batch_size, self.flops, self.peak, self.unit = batch_size, flops_per_image, peak, unit
         self.steps: deque[tuple[float, float]] = deque(maxlen=KEPT)  # seconds, of them waiting
         self._warm = False
         self._recent: list[tuple[float, float]] = []
@@ -46,11 +48,11 @@ class Meter:
         rate = self.batch_size * len(self._recent) / spent if spent else 0.0
         waited = sum(waited for _, waited in self._recent)
         self._recent = []
-        self._text = f"{rate:.0f} img/s, data {waited / max(spent, 1e-9):.0%}"
+        self._text = f"{rate:.0f} {self.unit}/s, data {waited / max(spent, 1e-9):.0%}"
         times = [seconds for seconds, _ in self.steps] or [self.mean_step]
         used = self.flops * BACKWARD * rate / self.peak if self.flops and self.peak else None
         return {
-            "img_per_s": rate,
+            f"{self.unit}_per_s": rate,
             "data_wait": waited / spent if spent else 0.0,
             "step_p50_ms": 1e3 * float(np.percentile(times, 50)),
             "step_p95_ms": 1e3 * float(np.percentile(times, 95)),

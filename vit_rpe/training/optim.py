@@ -12,6 +12,8 @@ from timm.scheduler.scheduler_factory import create_scheduler_v2
 from timm.utils.agc import adaptive_clip_grad
 from torch import Tensor, nn
 
+from vit_rpe.data.draws import Purpose, torch_generator
+
 from .errors import RecipeError
 from .recipe import Recipe
 
@@ -49,10 +51,10 @@ def _check_betas(recipe: Recipe) -> None:
         )
 
 
-def seed_optimizer(optimizer: Any, step: int, device: torch.device) -> None:
-    """An optimiser that draws (adahessian) draws by the step, alike on all ranks."""
+def seed_optimizer(optimizer: Any, device: torch.device, *key: int) -> None:
+    """Let an optimizer that draws (adahessian) draw by (seed, step), alike on all ranks."""
     if isinstance(getattr(optimizer, "generator", None), torch.Generator):
-        optimizer.generator = torch.Generator(device).manual_seed(step)
+        optimizer.generator = torch_generator(device, Purpose.OPTIMIZER, *key)
 
 
 class Schedule:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
-from accelerate import Accelerator, DistributedDataParallelKwargs
+from accelerate import Accelerator, DistributedDataParallelKwargs, InitProcessGroupKwargs
 from accelerate.utils import (
     DistributedType,
     ProjectConfiguration,
@@ -17,6 +18,7 @@ from accelerate.utils import (
 from torch import Tensor
 
 from .errors import RecipeError
+from .pulse import PATIENCE
 from .recipe import Recipe
 
 Result = TypeVar("Result")
@@ -47,7 +49,10 @@ def join(device: str | None, precision: str | None, **options: Any) -> Accelerat
     if precision == "fp16" and on_cpu:
         raise RecipeError("amp_dtype: float16 needs a GPU; bfloat16 works on a CPU")
     views = DistributedDataParallelKwargs(gradient_as_bucket_view=True)
-    return Accelerator(mixed_precision=precision, cpu=on_cpu, kwargs_handlers=[views], **options)
+    # for what is slow; that of a step is shorter, and watched by pulse.py, on all backends alike
+    patience = InitProcessGroupKwargs(timeout=timedelta(seconds=2 * PATIENCE))
+    handlers = [views, patience]
+    return Accelerator(mixed_precision=precision, cpu=on_cpu, kwargs_handlers=handlers, **options)
 
 
 def leave() -> None:
@@ -79,18 +84,25 @@ def of_main(accelerator: Accelerator, value: Any) -> Any:
     return value if accelerator.num_processes == 1 else broadcast_object_list([value])[0]
 
 
-def main_first(accelerator: Accelerator, call: Callable[[], Result]) -> Result:
-    """Call on the main process, then on the others; an error on the main one is one on all."""
+def on_main(accelerator: Accelerator, call: Callable[[], Result]) -> Result:
+    """What a call on the main process gives, on every process; its error is one on all."""
     result, error = None, None
     if accelerator.is_main_process:
         try:
             result = call()
         except (ValueError, OSError) as raised:
             error = raised
-    error = of_main(accelerator, error)
+    result, error = of_main(accelerator, (result, error))
     if error is not None:
         raise error
-    return call() if result is None else result
+    return result
+
+
+def main_first(accelerator: Accelerator, call: Callable[[], Result]) -> Result:
+    """Call on the main process, then on the others; an error on the main one is one on all."""
+    results: list[Result] = []
+    on_main(accelerator, lambda: results.append(call()))
+    return results[0] if results else call()
 
 
 def barrier(accelerator: Accelerator) -> None:

@@ -30,6 +30,7 @@ from .values import (
     Positive,
     PositiveNumber,
     PositiveTriple,
+    RunName,
     Seed,
     Share,
     Side,
@@ -221,7 +222,7 @@ class Recipe(BaseModel):
 
     # --- the run
     output: str = Field("runs", description="folder of runs")
-    experiment: str | None = Field(
+    experiment: RunName | None = Field(
         None, description="name of the run; null: that of the recipe file"
     )
     resume: str | None = Field(
@@ -239,6 +240,11 @@ class Recipe(BaseModel):
     max_skipped_steps: Natural = Field(
         10,
         description="steps of an epoch that may be skipped because loss or gradient is not finite",
+    )
+    collective_timeout: PositiveNumber = Field(
+        600,
+        description="several processes: seconds that a step, or a batch of an evaluation, may take "
+        "before the run ends and names the process that is stuck",
     )
     log_interval: Positive = Field(50, description="steps between two lines of the log")
     log_wandb: bool = Field(False, description="log to Weights & Biases too")
@@ -329,6 +335,11 @@ class Recipe(BaseModel):
         if values.get("hflip") is not None:
             return values
         return {**values, "hflip": 0.5 if values.get("num_frames") is None else 0.0}
+
+    @property
+    def best_of(self) -> str:
+        """The column of summary.csv that decides which checkpoint is best."""
+        return f"{'ema' if self.model_ema and self.eval_ema else 'eval'}_{self.eval_metric}"
 
     @property
     def mixes(self) -> bool:

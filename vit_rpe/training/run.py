@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import csv
 import os
+import signal
 import sys
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +16,7 @@ import torch
 from accelerate import Accelerator
 from torch import nn
 
-from vit_rpe.data import ShardError
+from vit_rpe.data import FolderBusy, FolderLock, ShardError
 from vit_rpe.data.messages import short
 from vit_rpe.data.storage import written_whole
 
@@ -26,21 +29,26 @@ from .build import (
     unseen_pixels,
     with_path,
 )
-from .checkpoint import Checkpoints, find_checkpoint
-from .errors import CheckpointError, Diverged, RecipeError, Stopped
+from .checkpoint import Checkpoints, find_checkpoint, run_of
+from .errors import CheckpointError, Diverged, Miscounted, RecipeError, Stopped
 from .inputs import BadSamples, Inputs, evaluation_loader, open_inputs, share, training_loader
+from .log import SUMMARY
 from .medium import medium_of
 from .meter import Meter, forward_flops, reachable_flops
-from .ranks import barrier, leave, of_main, start
+from .pulse import Pulse
+from .ranks import leave, of_main, on_main, start
 from .recipe import Recipe, table
+from .signals import StopFlag
 from .task import Task, Teacher
 from .trainer import RunState, Trainer
 
 DONE, FAILED, WRONG, DIVERGED, STOPPED = 0, 1, 2, 3, 75  # 75 is EX_TEMPFAIL: try again
+INTERRUPTED = 128 + signal.SIGINT  # as a shell says it; pulse.py has STUCK
 FREE = {
     # what may differ when a run goes on: where things lie, and what does not change the numbers
     *("workers", "output", "experiment", "resume", "data_dir", "data_source", "data_cache"),
     *("log_interval", "log_wandb", "wandb_project", "recovery_interval", "checkpoint_hist"),
+    *("collective_timeout",),
     *("validation_batch_size", "max_skipped_steps", "max_bad_samples", "device", "val_interval"),
     *("grad_accum_steps", "grad_checkpointing", "torchcompile", "channels_last"),
     *("initial_checkpoint", "pretrained", "num_classes"),
@@ -61,18 +69,24 @@ def main(argv: Sequence[str] | None = None) -> int:
         else:
             train(recipe)
         return DONE
-    except (RecipeError, CheckpointError) as error:  # on all ranks alike
+    except (RecipeError, CheckpointError, FolderBusy) as error:  # on all ranks alike
         _say(f"train.py: error: {error}")
         return WRONG
-    except ShardError as error:
+    except (ShardError, OSError) as error:
         _say(f"train.py: error: {error}", everywhere=True)
         return WRONG
+    except Miscounted as error:
+        _say(f"train.py: error in the program: {error}")
+        return FAILED
     except Diverged as error:
         _say(f"train.py: diverged: {error}")
         return DIVERGED
     except Stopped as error:
         _say(f"{error}; resume=auto goes on from there")
         return STOPPED
+    except KeyboardInterrupt:
+        _say("ended by a second Ctrl-C; resume=auto goes on from the last checkpoint")
+        return INTERRUPTED
     finally:
         leave()
 
@@ -80,12 +94,28 @@ def main(argv: Sequence[str] | None = None) -> int:
 def train(recipe: Recipe) -> RunState:
     """Run a recipe to its end, from the beginning or from where it stopped."""
     run = run_folder(recipe)
-    accelerator = start(recipe, run)
-    resume = _resume(recipe, run, accelerator)
-    trainer = prepare(recipe, accelerator, run, resume)
-    state = trainer.fit()
-    _say(_summary(state, run))
+    with ExitStack() as stack:
+        stop = stack.enter_context(StopFlag())
+        accelerator = start(recipe, run)
+        lock = _locked(run, accelerator, stack)
+        rank, world = accelerator.process_index, accelerator.num_processes
+        pulse = stack.enter_context(Pulse(run, rank, world, recipe.collective_timeout))
+        resume = on_main(accelerator, lambda: _resume(recipe, run))
+        trainer = prepare(recipe, accelerator, run, resume)
+        state = trainer.fit(stop, pulse, lock)
+    _say(_summary(state, run, recipe.best_of))
     return state
+
+
+def _locked(run: Path, accelerator: Accelerator, stack: ExitStack) -> FolderLock:
+    """The lock of the run's folder, which the main process holds for all."""
+    lock = FolderLock(run, "run")
+
+    def hold() -> None:
+        stack.enter_context(lock)
+
+    on_main(accelerator, hold)
+    return lock
 
 
 def run_folder(recipe: Recipe) -> Path:
@@ -125,12 +155,13 @@ def prepare(
         _meter(recipe, accelerator, net, config["input_size"][-1]),
         resume,
     )
-    if accelerator.is_main_process:
-        run.mkdir(parents=True, exist_ok=True)
-        with written_whole(run / "recipe.yaml") as file:
-            file.write(recipe_file.as_yaml(recipe).encode())
-    barrier(accelerator)
+    on_main(accelerator, lambda: _write_recipe(recipe, run))
     return trainer
+
+
+def _write_recipe(recipe: Recipe, run: Path) -> None:
+    with written_whole(run / "recipe.yaml") as file:
+        file.write(recipe_file.as_yaml(recipe).encode())
 
 
 def _build(recipe: Recipe, accelerator: Accelerator, inputs: Inputs) -> tuple[nn.Module, Recipe]:
@@ -184,49 +215,75 @@ def _meter(recipe: Recipe, accelerator: Accelerator, net: nn.Module, side: int) 
     )
     flops = forward_flops(net, side)
     peak = reachable_flops(accelerator.device, dtype) * accelerator.num_processes
-    return Meter(recipe.batch_size, flops, peak)
+    unit = "img" if recipe.num_frames is None else "clips"
+    return Meter(recipe.batch_size, flops, peak, unit)
 
 
 # --- going on
 
 
-def _resume(recipe: Recipe, run: Path, accelerator: Accelerator) -> Path | None:
+def _resume(recipe: Recipe, run: Path) -> Path | None:
     """The checkpoint to go on from; a run that is there is never written over."""
-    there = Checkpoints(run / "checkpoints").last()
-    if recipe.resume is None:
-        if of_main(accelerator, there) is not None:
-            raise RecipeError(
-                f"{run} holds a run already: resume=auto goes on with it, experiment=NAME starts "
-                "another"
-            )
+    checkpoints = Checkpoints(run / "checkpoints")
+    there = checkpoints.exist() or _has_epochs(run / SUMMARY)
+    if recipe.resume not in (None, "auto"):
+        chosen = find_checkpoint(recipe.resume)
+        if there and chosen.parent != checkpoints.folder.resolve():
+            raise RecipeError(f"{run} holds another run than {chosen}: take another experiment")
+        return chosen
+    if not there:
         return None
-    if recipe.resume == "auto":
-        return of_main(accelerator, there)
-    return of_main(accelerator, find_checkpoint(recipe.resume))
+    if recipe.resume is None:
+        raise RecipeError(
+            f"{run} holds a run already: resume=auto goes on with it, experiment=NAME starts "
+            "another"
+        )
+    newest, wrong = checkpoints.newest()
+    if newest is None:
+        reason = f": {wrong[0]}" if wrong else ""
+        raise CheckpointError(f"{run} holds a run, but no whole checkpoint of it{reason}")
+    for error in wrong:
+        _say(f"train.py: warning: {error}; going on from {newest.name}")
+    return newest
 
 
-def saved_recipe(folder: Path) -> Recipe:
+def _has_epochs(summary: Path) -> bool:
+    """Whether a run has finished an epoch here."""
+    if not summary.is_file():
+        return False
+    with open(summary, newline="", errors="replace") as file:
+        return len(list(csv.reader(file))) > 1
+
+
+def saved_recipe(checkpoint: Path) -> Recipe:
     """The recipe of the run that a checkpoint belongs to."""
-    path = folder.parent.parent / "recipe.yaml"
-    return recipe_file.load_recipe(path)
+    run = run_of(checkpoint)
+    if run is None:
+        raise CheckpointError(
+            f"{checkpoint} is not in the checkpoints/ of a run with a recipe.yaml"
+        )
+    return recipe_file.load_recipe(run / "recipe.yaml")
 
 
 def check_same(recipe: Recipe, saved: Recipe) -> None:
-    """Refuse to go on with other numbers than those that the run began with."""
+    """Refuse to go on with other numbers than those that the run began with; it may get longer."""
     for name in Recipe.model_fields:
         now, before = getattr(recipe, name), getattr(saved, name)
-        if name not in FREE and now != before:
+        longer = name == "epochs" and now > before
+        if name not in FREE and now != before and not longer:
             raise RecipeError(
                 f"{name}: the run began with {before!r}, now it is {now!r}; a run goes on only as "
-                "it began; experiment=NAME starts another (initial_checkpoint from its weights)"
+                "it began, or for more epochs; experiment=NAME starts another (initial_checkpoint "
+                "from its weights)"
             )
 
 
-def _summary(state: RunState, run: Path) -> str:
+def _summary(state: RunState, run: Path, best_of: str) -> str:
     lines = [f"finished: {state.epoch} epochs, {state.step} steps"]
     if state.ranking:
         name, score = state.ranking[0]
-        lines.append(f"best      {abs(score):.2f} in {run / 'checkpoints' / 'best'} ({name})")
+        where = run / "checkpoints" / "best"
+        lines.append(f"best      {best_of} {abs(score):.2f} in {where} ({name})")
     lines.append(f"results   {run}: summary.csv, log.jsonl, tensorboard, checkpoints")
     return "\n".join(lines)
 

@@ -19,16 +19,18 @@ import torch
 from accelerate import Accelerator
 from torch import Tensor, nn
 
-from vit_rpe.data import Batch, Loader
+from vit_rpe.data import Batch, FolderLock, Loader
 
-from .checkpoint import Checkpoints, read
+from .checkpoint import Checkpoints, Snapshot, read
 from .errors import CheckpointError, Stopped
 from .evaluate import Interrupted, evaluate
 from .guard import Guard
+from .integrity import STATE, checked
 from .learner import Learner
 from .log import COLUMNS, EMA_COLUMNS, ProgressBar, RunLog, duration
 from .meter import Meter
-from .ranks import anywhere, barrier, total
+from .pulse import Pulse
+from .ranks import anywhere, main_first, on_main, total
 from .recipe import Recipe
 from .signals import StopFlag
 from .task import Task
@@ -45,6 +47,16 @@ class RunState:
     skipped: int = 0  # steps of this epoch
     history: list[dict[str, Any]] = field(default_factory=list)  # a row of summary.csv per epoch
     ranking: list[list[Any]] = field(default_factory=list)  # best first: [checkpoint, score]
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What a checkpoint tells the trainer."""
+
+    state: RunState
+    log: int  # bytes of log.jsonl so far
+    samples: list[int]  # of each shard
+    data: str | None = None  # the digest of the shards; older checkpoints have none
 
 
 @dataclass(frozen=True)
@@ -79,10 +91,9 @@ class Trainer:
         self.recipe, self.accelerator, self.task = recipe, accelerator, task
         self.loader, self.val_loader, self.model_args = loader, val_loader, model_args
         self.steps_per_epoch = loader.plan.steps
-        self.state, self.stop = RunState(), StopFlag()
-        progress, snapshot = (None, None) if resume is None else read(resume)
-        if progress is not None:
-            self._check_data(progress, resume)
+        self.state, self.stop, self.pulse = RunState(), StopFlag(), Pulse(run)
+        self.lock: FolderLock | None = None
+        progress, snapshot = (None, None) if resume is None else self._read(resume)
         self.learner = Learner(recipe, accelerator, net, self.steps_per_epoch, snapshot)
         self.checkpoints = Checkpoints(run / "checkpoints")
         columns = COLUMNS + (EMA_COLUMNS if recipe.model_ema else ())
@@ -91,21 +102,29 @@ class Trainer:
         self.meter = meter or Meter(recipe.batch_size, None, None)
         self.bar = ProgressBar(0, 0, active=False)
         self._log_position = 0
-        if progress is not None and snapshot is not None:
-            self.state = RunState(**progress["state"])
-            self._log_position = progress["log"]
+        if resume is not None and progress is not None and snapshot is not None:
+            self.state, self._log_position = progress.state, progress.log
             for epoch, row in enumerate(self.state.history, 1):
-                self.learner.schedule.after_epoch(epoch, self._metric(row))
+                row["epoch"] = epoch  # older checkpoints count from 0
+                self.learner.schedule.after_epoch(epoch, row.get(recipe.best_of))
             self.learner.load_optimizer(snapshot)
+            self.checkpoints.adopt(resume)
+        self._first_step = self.state.step
 
-    def _check_data(self, progress: dict[str, Any], resume: Path | None) -> None:
-        """Refuse to go on with other data; checkpoints of before have no digest."""
+    def _read(self, resume: Path) -> tuple[Progress, Snapshot]:
+        found, snapshot = read(resume)
+        progress = checked(Progress, found, resume / STATE)
+        self._check_data(progress, resume)
+        return progress, snapshot
+
+    def _check_data(self, progress: Progress, resume: Path) -> None:
+        """Refuse to go on with other data."""
         shards, where = self.loader.shards, self.recipe.data_dir
-        if progress["samples"] != list(shards.lengths):
+        if progress.samples != list(shards.lengths):
             raise CheckpointError(
                 f"{resume} was made with shards of other lengths than those at {where}"
             )
-        if progress.get("data", shards.digest) != shards.digest:
+        if progress.data not in (None, shards.digest):
             raise CheckpointError(
                 f"{resume} was made with other data than those at {where}; a run goes on only with "
                 "the data that it began with"
@@ -121,11 +140,12 @@ class Trainer:
 
     # --- the loop
 
-    def fit(self) -> RunState:
+    def fit(self, stop: StopFlag, pulse: Pulse, lock: FolderLock) -> RunState:
         """Train to the end. Raises Stopped after a signal, Diverged when the guard gives up."""
         state, recipe = self.state, self.recipe
+        self.stop, self.pulse, self.lock = stop, pulse, lock
+        stop.begin()
         with ExitStack() as stack:
-            stack.enter_context(self.stop)
             self.open_logs(stack)
             if state.step == (state.epoch + 1) * self.steps_per_epoch:
                 self._finish_epoch()  # it was stopped between the last step and the evaluation
@@ -142,6 +162,7 @@ class Trainer:
     def advance(self, batch: Batch, waited: float) -> Step:
         """One step, counted and shown."""
         start = perf_counter()
+        self._at("step")
         step = self.train_step(batch)
         self._count(batch, step, waited, perf_counter() - start)
         return step
@@ -177,29 +198,35 @@ class Trainer:
         with closing(batches):
             while True:
                 start = perf_counter()
+                self._at("data of step")
                 batch = next(batches, None)
                 if batch is None:
                     return
                 yield batch, perf_counter() - start
 
+    def _at(self, place: str) -> None:
+        """Tell the others; the first step may be slow, as it starts workers and compiles."""
+        step = self.state.step
+        self.pulse.at(f"{place} {step + 1}", slow=step == self._first_step)
+
     # --- the end of an epoch
 
     def _finish_epoch(self) -> None:
         state = self.state
-        row: dict[str, Any] = {"epoch": state.epoch}
+        row: dict[str, Any] = {"epoch": state.epoch + 1}
         row["train_loss"] = state.loss_sum / state.loss_steps if state.loss_steps else math.nan
         row.update(self._evaluated(state.epoch + 1))
         row["lr"] = self.learner.lr
-        metric = self._metric(row)
+        metric: float | None = row.get(self.recipe.best_of)
         self.learner.schedule.after_epoch(state.epoch + 1, metric)
         state.history.append(row)
         state.epoch, state.loss_sum, state.loss_steps, state.skipped = state.epoch + 1, 0.0, 0, 0
-        self.log.epochs(state.history)
         self.log.write("epoch", state.step, **row)
         shown = [f"{name} {row[name]:.4g}" for name in self.log.columns[1:] if name in row]
         self.bar.line(f"epoch {state.epoch}/{self.epochs}: {', '.join(shown)}")
         sign = -1 if self.recipe.eval_metric == "loss" else 1
         self.save(f"epoch-{state.epoch:04d}", None if metric is None else sign * metric)
+        self.log.epochs(state.history)  # what it says is in a checkpoint
 
     def _evaluated(self, epoch: int) -> dict[str, float]:
         """The metrics of the model and of its average, if an evaluation is due."""
@@ -214,7 +241,7 @@ class Trainer:
                     self.val_loader,
                     self.accelerator,
                     self.task.num_classes,
-                    stop=lambda: anywhere(self.accelerator, self.stop.asked is not None),
+                    stop=self._stop_in_evaluation,
                     channels_last=self.recipe.channels_last,
                 ).metrics
                 found.update({f"{prefix}_{name}": value for name, value in metrics.items()})
@@ -222,9 +249,9 @@ class Trainer:
             self._save_and_stop()
         return found
 
-    def _metric(self, row: dict[str, Any]) -> float | None:
-        prefix = "ema" if self.recipe.model_ema and self.recipe.eval_ema else "eval"
-        return row.get(f"{prefix}_{self.recipe.eval_metric}")
+    def _stop_in_evaluation(self) -> bool:
+        self.pulse.at(f"the evaluation after step {self.state.step}")
+        return anywhere(self.accelerator, self.stop.asked is not None)
 
     # --- checkpoints
 
@@ -234,25 +261,27 @@ class Trainer:
 
     def save(self, name: str, score: float | None = None) -> None:
         """Save under this name; one with a score takes part in the ranking."""
-        state, snapshot = self.state, self.learner.snapshot()
-        if self.accelerator.is_main_process:
-            name = self.checkpoints.free(name)
-            if score is not None and not math.isnan(score):
-                entries: list[list[Any]] = [*state.ranking, [name, score]]
-                ranking = sorted(entries, key=lambda entry: -entry[1])
-                state.ranking = ranking[: self.recipe.checkpoint_hist]
-            progress = {
-                "state": asdict(state),
-                "log": self.log.position(),
-                "samples": list(self.loader.shards.lengths),
-                "data": self.loader.shards.digest,
-            }
-            self.checkpoints.save(name, progress, snapshot, self.learner.net, self.model_args)
-            kept = [entry[0] for entry in state.ranking]
-            if kept:
-                self.checkpoints.point("best", kept[0])
-            self.checkpoints.keep_only(kept)
-        barrier(self.accelerator)  # nobody leaves before all is on disk
+        self.pulse.at(f"the checkpoint after step {self.state.step}", slow=True)
+        snapshot = self.learner.snapshot()
+        # nobody leaves before all is on disk
+        on_main(self.accelerator, lambda: self._write(snapshot, name, score))
+
+    def _write(self, snapshot: Snapshot, name: str, score: float | None) -> None:
+        if self.lock is not None:
+            self.lock.check()
+        state, name = self.state, self.checkpoints.free(name)
+        if score is not None and not math.isnan(score):
+            entries: list[list[Any]] = [*state.ranking, [name, score]]
+            ranking = sorted(entries, key=lambda entry: -entry[1])
+            state.ranking = ranking[: self.recipe.checkpoint_hist]
+        shards = self.loader.shards
+        progress = Progress(state, self.log.position(), list(shards.lengths), shards.digest)
+        net, args = self.learner.net, self.model_args
+        self.checkpoints.save(name, asdict(progress), snapshot, net, args)
+        kept = [entry[0] for entry in state.ranking]
+        if kept:
+            self.checkpoints.point("best", kept[0])
+        self.checkpoints.keep_only(kept)
 
     # --- what people see
 
@@ -262,7 +291,8 @@ class Trainer:
         self.bar = ProgressBar(self.total_steps, state.step, self.accelerator.is_main_process)
         stack.callback(self.bar.close)
         stack.callback(self.log.close)
-        self.log.open(state.step, self._log_position, state.history, settings)
+        position, history = self._log_position, state.history
+        main_first(self.accelerator, lambda: self.log.open(state.step, position, history, settings))
 
     def _count(self, batch: Batch, step: Step, waited: float, seconds: float) -> None:
         state, meter = self.state, self.meter
@@ -275,7 +305,7 @@ class Trainer:
         text = f"loss {step.loss:.4f}, lr {self.learner.lr:.2e}"
         if self._is_due(self.recipe.log_interval) or state.step == self.total_steps:
             values = {"loss": step.loss, "lr": self.learner.lr, "grad_norm": step.gradient_norm}
-            self.log.write("train", state.step, epoch=batch.epoch, **values, **meter.report())
+            self.log.write("train", state.step, epoch=batch.epoch + 1, **values, **meter.report())
             left = duration((self.total_steps - state.step) * meter.mean_step)
             place = f"{epoch}, step {state.step}/{self.total_steps}"
             self.bar.step_line(f"{place}: {text}, {meter.text()}, ETA {left}")

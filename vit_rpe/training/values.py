@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from pathlib import PurePath
 from typing import Annotated, Any
 
 import timm
@@ -62,7 +63,15 @@ def _near(name: str, known: Iterable[object]) -> str:
     return nearest(name, [str(each) for each in known])
 
 
+def _inside(name: str) -> str:
+    path = PurePath(name)
+    if not path.parts or ".." in path.parts or path.is_absolute():
+        raise ValueError(f"a name within output is wanted, got {name!r}")
+    return name
+
+
 ModelName = Annotated[str, AfterValidator(_model)]
+RunName = Annotated[str, AfterValidator(_inside)]
 OptimizerName = Annotated[str, AfterValidator(_optimizer)]
 CompileBackend = Annotated[str, AfterValidator(_backend)]
 
