@@ -96,6 +96,12 @@ class TestEveryModel:
         assert len(parts) == 2
         torch.testing.assert_close(parts[-1], spatial)
 
+    def test_intermediate_layers(self, name):
+        model = make(name).eval()
+        x = inputs(name)
+        (layer,) = model.get_intermediate_layers(x, n=1, reshape=True, norm=True)
+        torch.testing.assert_close(layer, model.forward_intermediates(x, 1, norm=True)[1][0])
+
     def test_features_only(self, name):
         model = make(name, features_only=True, out_indices=(0, 1)).eval()
         outputs = model(inputs(name))
@@ -118,7 +124,10 @@ class TestEveryModel:
     def test_fx_trace_is_bit_equal(self, name):
         model = make(name, depth=1).eval()
         x = inputs(name)
-        assert torch.equal(fx.symbolic_trace(model)(x), model(x))
+        traced = fx.symbolic_trace(model)
+        assert torch.equal(traced(x), model(x))
+        traced.train()(x).mean().backward()
+        assert all(p.grad is not None for p in traced.parameters())
 
     def test_masks_have_no_weight_decay(self, name):
         model = make(name, border="learned") if "topvit" not in name else make(name)

@@ -1,5 +1,7 @@
 """What our models add: masks, resolutions, packing, choices, TopViT's formula."""
 
+import warnings
+
 import pytest
 import timm
 import torch
@@ -136,6 +138,17 @@ class TestResolutions:
         loaded.load_state_dict(checkpoint_filter_fn(model.state_dict(), loaded))
         x = images(96, 80)
         torch.testing.assert_close(loaded(x), model(x), rtol=1e-4, atol=1e-5)
+
+    @pytest.mark.parametrize(("grid", "warns"), [((4, 3), True), ((3, 4), True), ((4, 4), False)])
+    def test_positions_without_a_grid_are_taken_with_a_warning(self, grid, warns):
+        size = tuple(16 * n for n in grid)
+        state = make(UNMASKED, img_size=(48, 64) if warns else size).state_dict()
+        model = make(UNMASKED, img_size=size)
+        with warnings.catch_warnings(record=True) as seen:
+            warnings.simplefilter("always")
+            loaded = checkpoint_filter_fn(state, model)
+        assert torch.equal(loaded["pos_embed"], state["pos_embed"])
+        assert any("does not tell on which grid" in str(w.message) for w in seen) == warns
 
     def test_sizes_in_flight_do_not_mix_under_checkpointing(self):
         model = perturb(make(dynamic_img_size=True, rpe_init="decay"))

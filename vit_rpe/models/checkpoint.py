@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from math import isqrt, prod
 from typing import Any
 
@@ -56,7 +57,15 @@ def _positions(positions: Tensor, old: Grid | None, model: MaskedViT) -> Tensor:
     new = model.patch_embed.grid_size
     prefix = 0 if model.no_embed_class else model.num_prefix_tokens
     tokens = positions.shape[1] - prefix
-    if old == new or (old is None and tokens == prod(new)):
+    if old is None and tokens == prod(new):
+        if len(set(new)) > 1:
+            warnings.warn(
+                f"the state dict does not tell on which grid its positions were learned; they are "
+                f"taken as those of a {new} grid",
+                stacklevel=2,
+            )
+        return positions
+    if old == new:
         return positions
     if old is None and len(new) == 2:
         old = (isqrt(tokens), isqrt(tokens))
