@@ -158,6 +158,7 @@ ODD = [
     (_set("sha256", to=3), "sha256: input should be"),
     (_set("progress", to=None), "progress: input should be"),
     (_set("progress", "state", to={"step": "x"}), "state.step: input should be a valid integer"),
+    (_set("progress", "state", "ranking", to=[["x"]]), "state.ranking.0.1: field required"),
     (_set("progress", "log", to=[]), "log: input should be a valid integer"),
     (_set("optimizer", to={"dict": 3}), "damaged: optimizer: "),
     (_set("optimizer", to={"odd": 1, "two": 2}), "damaged: optimizer: "),
