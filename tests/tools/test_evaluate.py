@@ -98,6 +98,18 @@ def test_any_model_of_timm(place, capsys):
     assert "resnet10t at 32: top-1 " in capsys.readouterr().out
 
 
+def test_damaged_weights_are_refused(place, tmp_path, capsys):
+    folder = shutil.copytree(place / "run" / "checkpoints" / "best", tmp_path / "best")
+    base = ["--checkpoint", str(folder), "--data", f"{place}/data", "--workers", "0"]
+    for name, more in (("ema/model.safetensors", []), ("config.json", ["--no-ema"])):
+        file = folder / name
+        file.write_bytes(file.read_bytes()[:-3] + b" }\n")
+        with pytest.raises(SystemExit) as stop:
+            evaluate(*base, *more)
+        text = f"{stop.value}{capsys.readouterr().err}"
+        assert f"{name} is damaged: its checksum is not the one in" in text
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

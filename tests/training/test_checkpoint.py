@@ -233,6 +233,12 @@ def test_what_is_not_needed_is_removed(tmp_path):
     left = {"epoch-1", "epoch-3", "last", "loop", "epoch-5", *foreign}
     assert {path.name for path in tmp_path.iterdir()} == left
     assert checkpoints.written == ["epoch-1", "epoch-3", "mine"]
+    (tmp_path / ".part-best").symlink_to("epoch-9")  # by a process that was killed just then
+    checkpoints.written = ["epoch-1", "epoch-3"]
+    checkpoints.settle(["epoch-2", "epoch-1"])
+    links = {name: os.readlink(tmp_path / name) for name in ("last", "best")}
+    assert links == {"last": "epoch-3", "best": "epoch-1"}
+    assert {path.name for path in tmp_path.iterdir()} == {*left, "best"}
 
 
 class Killed(BaseException):

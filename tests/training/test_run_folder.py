@@ -14,10 +14,11 @@ import torch
 from tests.training.launch import launch, train
 from tests.training.runs import assert_same_run, losses, make_data, progress, write_recipe
 from tests.training.test_resume import run_and_stop
-from vit_rpe.data import FolderLock
-from vit_rpe.training import CheckpointError, RecipeError
+from vit_rpe.data import FolderBusy, FolderLock
+from vit_rpe.training import CheckpointError, RecipeError, Stopped, main
 from vit_rpe.training.build import build_model
 from vit_rpe.training.checkpoint import Checkpoints, find_checkpoint, find_weights, read
+from vit_rpe.training.errors import Miscounted
 from vit_rpe.training.integrity import STATE, checked, read_state
 from vit_rpe.training.optim import Schedule
 from vit_rpe.training.recipe_file import load_recipe
@@ -158,6 +159,7 @@ ODD = [
     (_set("sha256", to=3), "sha256: input should be"),
     (_set("progress", to=None), "progress: input should be"),
     (_set("progress", "state", to={"step": "x"}), "state.step: input should be a valid integer"),
+    (_set("progress", "state", "ranking", to=[["x"]]), "state.ranking.0.1: field required"),
     (_set("progress", "log", to=[]), "log: input should be a valid integer"),
     (_set("optimizer", to={"dict": 3}), "damaged: optimizer: "),
     (_set("optimizer", to={"odd": 1, "two": 2}), "damaged: optimizer: "),
@@ -297,3 +299,23 @@ def test_a_recipe_that_lies_two_folders_above_is_not_the_run_s(place, tmp_path):
     shutil.copytree(find_checkpoint(place / "a"), tmp_path / "x" / "ck")
     with pytest.raises(CheckpointError, match="is not in the checkpoints/ of a run"):
         saved_recipe(tmp_path / "x" / "ck")
+
+
+ENDS = [
+    (Miscounted("1 missed"), 1, "train.py: error in the program: 1 missed"),
+    (FolderBusy("in use"), 2, "train.py: error: in use"),
+    (OSError(28, "No space left on device", "x"), 2, "train.py: error: [Errno 28] No space left"),
+    (Stopped("stopped"), 75, "stopped; resume=auto goes on from there"),
+    (KeyboardInterrupt(), 130, "ended by a second Ctrl-C; resume=auto goes on from the last"),
+]
+
+
+@pytest.mark.parametrize(("error", "code", "message"), ENDS, ids=lambda v: str(v)[:20])
+def test_each_end_has_its_code_and_its_line(place, monkeypatch, capsys, error, code, message):
+    def train(_: Any) -> None:
+        raise error
+
+    monkeypatch.setattr("vit_rpe.training.run.train", train)
+    assert main(["--recipe", str(place / "a.yaml")]) == code
+    shown = capsys.readouterr().err
+    assert shown.startswith(message) and shown.count("\n") == 1

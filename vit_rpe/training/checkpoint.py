@@ -23,7 +23,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -159,6 +159,13 @@ class Checkpoints:
         self.written.append(name)
         self.point("last", name)
 
+    def settle(self, best: Sequence[str]) -> None:
+        """Turn the links to where the run stands, and remove what it needs no more."""
+        for link, names in (("last", self.written[-1:]), ("best", best)):
+            for name in [name for name in names if (self.folder / name).is_dir()][:1]:
+                self.point(link, name)
+        self.keep_only(best)
+
     def point(self, link: str, name: str) -> None:
         """Turn a link to a checkpoint, in one step: there is always one or the other."""
         new, place = self.folder / f"{_HIDDEN}{link}", self.folder / link
@@ -222,7 +229,7 @@ def find_checkpoint(place: str | Path, prefer: str = "last") -> Path:
     path = Path(place).expanduser()
     folder = path / "checkpoints"
     found, _ = Checkpoints(folder).by_age()
-    best = read_state(found[0]).ranking[:1] if found and prefer == "best" else []
+    best = read_state(found[0]).ranking if found and prefer == "best" else []
     for candidate in (path, *(folder / name for name in best), *found, folder / prefer):
         if (candidate / WEIGHTS).is_file():
             return candidate.resolve()

@@ -46,7 +46,7 @@ class RunState:
     loss_steps: int = 0
     skipped: int = 0  # steps of this epoch
     history: list[dict[str, Any]] = field(default_factory=list)  # a row of summary.csv per epoch
-    ranking: list[list[Any]] = field(default_factory=list)  # best first: [checkpoint, score]
+    ranking: list[tuple[str, float]] = field(default_factory=list)  # checkpoints, best first
 
 
 @dataclass(frozen=True)
@@ -146,6 +146,8 @@ class Trainer:
         self.stop, self.pulse, self.lock = stop, pulse, lock
         stop.begin()
         with ExitStack() as stack:
+            if self.checkpoints.written:  # what a killed process or a copy left undone
+                on_main(self.accelerator, self._settle)
             self.open_logs(stack)
             if state.step == (state.epoch + 1) * self.steps_per_epoch:
                 self._finish_epoch()  # it was stopped between the last step and the evaluation
@@ -271,17 +273,16 @@ class Trainer:
             self.lock.check()
         state, name = self.state, self.checkpoints.free(name)
         if score is not None and not math.isnan(score):
-            entries: list[list[Any]] = [*state.ranking, [name, score]]
-            ranking = sorted(entries, key=lambda entry: -entry[1])
+            ranking = sorted([*state.ranking, (name, score)], key=lambda entry: -entry[1])
             state.ranking = ranking[: self.recipe.checkpoint_hist]
         shards = self.loader.shards
         progress = Progress(state, self.log.position(), list(shards.lengths), shards.digest)
         net, args = self.learner.net, self.model_args
         self.checkpoints.save(name, asdict(progress), snapshot, net, args)
-        kept = [entry[0] for entry in state.ranking]
-        if kept:
-            self.checkpoints.point("best", kept[0])
-        self.checkpoints.keep_only(kept)
+        self._settle()
+
+    def _settle(self) -> None:
+        self.checkpoints.settle([name for name, _ in self.state.ranking])
 
     # --- what people see
 
