@@ -251,11 +251,17 @@ def test_results_of_several_models_lie_apart(named):
     ],
 )
 def test_a_config_that_is_wrong_gives_one_line(named, tmp_path, change, message):
-    folder = tmp_path / "checkpoint"
-    shutil.copytree((named / "run" / "checkpoints" / "best").resolve(), folder)
+    folder = model_alone(named, tmp_path)
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(change(config)))
     refuse(folder, f"{named}/data", message)
+
+
+def model_alone(named: Path, tmp_path: Path) -> Path:
+    """The best model in a folder of its own, without the checksums of a checkpoint."""
+    folder = tmp_path / "checkpoint"
+    best = (named / "run" / "checkpoints" / "best").resolve()
+    return Path(shutil.copytree(best, folder, ignore=shutil.ignore_patterns("state.json")))
 
 
 def cfg(config: dict, **changes) -> dict:
@@ -270,8 +276,7 @@ def refuse(place: Path, data: str, message: str) -> None:
 
 
 def test_weights_that_are_cut_off_and_runs_without_any(named, tmp_path):
-    folder = tmp_path / "checkpoint"
-    shutil.copytree((named / "run" / "checkpoints" / "best").resolve(), folder)
+    folder = model_alone(named, tmp_path)
     whole = (folder / "model.safetensors").read_bytes()
     (folder / "model.safetensors").write_bytes(whole[: len(whole) // 2])
     refuse(folder, f"{named}/data", "is not a safetensors file")
@@ -282,8 +287,7 @@ def test_weights_that_are_cut_off_and_runs_without_any(named, tmp_path):
 
 
 def test_a_checkpoint_without_names_evaluates_as_before(named, tmp_path):
-    folder = tmp_path / "checkpoint"
-    shutil.copytree((named / "run" / "checkpoints" / "best").resolve(), folder)
+    folder = model_alone(named, tmp_path)
     config = json.loads((folder / "config.json").read_text())
     del config["pretrained_cfg"]["label_names"]
     config["pretrained_cfg"]["num_classes"] = 1000  # as they were written once

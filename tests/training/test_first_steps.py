@@ -57,8 +57,8 @@ def test_a_missing_validation_split_names_the_way_without(place):
 
 
 def test_other_numbers_in_a_run_that_is_there_name_the_way_out(place):
-    line = refused(place, "experiment=run", "resume=auto", "epochs=4")
-    assert "epochs: the run began with 2" in line and "experiment=NAME starts another" in line
+    line = refused(place, "experiment=run", "resume=auto", "seed=7")
+    assert "seed: the run began with" in line and "experiment=NAME starts another" in line
 
 
 def test_more_classes_than_the_shards_have_and_lost_pixels_are_said(place):

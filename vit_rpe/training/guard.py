@@ -97,18 +97,16 @@ def _watched(model: nn.Module, figures: list[dict[str, Any]]) -> Iterator[None]:
 def _watch_attention(name: str, layer: Any, figures: list[dict[str, Any]]) -> None:
     attend = layer.attend
 
-    def watched(q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None, is_causal: bool) -> Tensor:
-        figures.append({"layer": name, **attention_figures(layer, q, k, v, is_causal)})
-        return attend(q, k, v, keep, is_causal)
+    def watched(q: Tensor, k: Tensor, v: Tensor, layout: Any, is_causal: bool) -> Tensor:
+        mask = layer.mask(q.shape[-2], q.device, layout, is_causal)
+        figures.append({"layer": name, **attention_figures(layer, q, k, v, mask)})
+        return attend(q, k, v, layout, is_causal)
 
     layer.attend = watched
 
 
-def attention_figures(
-    layer: Any, q: Tensor, k: Tensor, v: Tensor, is_causal: bool = False
-) -> dict[str, Any]:
+def attention_figures(layer: Any, q: Tensor, k: Tensor, v: Tensor, mask: Any) -> dict[str, Any]:
     """Of one layer: q, k, v are (batch, heads, tokens, channels)."""
-    mask = layer.mask(q.shape[-2], q.device, is_causal)
     slabs = [mask.rows(i, min(i + ROWS, mask.length)) for i in range(0, mask.length, ROWS)]
     result = {
         "mask_min": number(min(float(slab.min()) for slab in slabs)),
