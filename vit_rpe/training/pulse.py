@@ -84,10 +84,10 @@ class Pulse:
 
     def _silent(self, seconds: float) -> dict[int, str]:
         """Ranks without a sign of life for longer, with their last; by the file system's clock."""
-        now, found = self._file(self.rank).stat().st_mtime, {}
+        found = {}
         for rank in self._others():
-            with suppress(OSError):
-                age = now - self._file(rank).stat().st_mtime
+            with suppress(OSError):  # the main rank has ended, and has tidied up
+                age = self._file(self.rank).stat().st_mtime - self._file(rank).stat().st_mtime
                 if age > seconds:
                     found[rank] = f"{self._seen(rank)}, {age:.0f} s ago"
         return found
