@@ -80,6 +80,18 @@ def test_bad_samples_of_shards_that_were_removed_are_forgotten(tmp_path):
         make_shards(image_folder(tmp_path / "images")["train"], out, "train")
 
 
+def test_what_a_killed_maker_left_is_removed(source, tmp_path):
+    """It can be killed while it writes any of its files; those of others stay."""
+    names = ("val-00001.tar", ".val-00001.tar.json", ".val.making.json", "_index-val.npy")
+    for name in (*names, "_info.json"):
+        (tmp_path / f".{name}.123.part").write_text("half")
+    others = {".train-00000.tar.123.part", ".mine.part"}
+    for name in others:
+        (tmp_path / name).write_text("half")
+    make_shards(source, tmp_path, "val", Recipe(100))
+    assert {name for name in files(tmp_path) if name.startswith(".")} == others
+
+
 def test_a_folder_in_which_somebody_makes_shards_is_refused(source, tmp_path):
     with FolderLock(tmp_path, what="maker of shards"):
         with pytest.raises(FolderBusy, match="is in use by another maker of shards"):

@@ -141,11 +141,19 @@ def _claim(
         raise ShardError(f"{folder} has shards of other classes than those of the split {split!r}")
     if not begun and not known:
         _forget_bad(_bad_path(folder, split))
-    for left in folder.glob(f".{split}-*.part"):  # by a run that was killed
-        left.unlink()
+    _remove_parts(folder, split)
     with written_whole(record) as file:
         file.write(json.dumps(made).encode())
     return record
+
+
+def _remove_parts(folder: Path, split: str) -> None:
+    """Remove what a maker that was killed had half written."""
+    shard = rf"{split}-\d+\.tar"
+    ours = rf"{shard}|\.{shard}\.json|\.{split}\.making\.json|_index-{split}\.npy|_info\.json"
+    for path in folder.glob(".*.part"):
+        if re.fullmatch(rf"\.({ours})\.\d+\.part", path.name):
+            path.unlink()
 
 
 def _check_free(folder: Path, names: Sequence[str], known: Sequence[str]) -> None:
