@@ -263,7 +263,7 @@ def run(args: argparse.Namespace) -> None:
         rows.append(row)
         results.append(result)
         if accelerator.is_main_process:
-            print(show(row), flush=True)
+            print(show(row, "videos" if isinstance(medium, Videos) else "img"), flush=True)
     if args.output is not None and accelerator.is_main_process:
         folder = results_folder(args.output, args.checkpoint or args.model, rows[0])
         others = [name for name in class_names(model) if name not in shards.classes]

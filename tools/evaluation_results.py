@@ -65,11 +65,12 @@ def save(
             csv.writer(file).writerows([("true \\ predicted", *names), *lines])
 
 
-def show(row: dict[str, Any]) -> str:
+def show(row: dict[str, Any], unit: str = "img") -> str:
+    """A row in one line; `unit` is what is counted: images, or videos."""
     return (
         f"{row['model']} at {row['img_size']}: "
         f"top-1 {row['top1']:.2f} %, top-5 {row['top5']:.2f} %, "
         f"loss {row['loss']:.4f}, calibration error {row['calibration_error']:.4f}, "
-        f"{row['samples']} samples ({row['bad_samples']} bad), {row['img_per_s']:.0f} img/s, "
+        f"{row['samples']} samples ({row['bad_samples']} bad), {row['img_per_s']:.0f} {unit}/s, "
         f"{row['peak_memory_mb']:.0f} MB"
     )
