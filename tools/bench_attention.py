@@ -42,9 +42,11 @@ from bench_plot import KINDS, PATHS, case_table, plot, summarise, summary_text
 from command_line import Parser, new_file, positive_number
 from torch import Tensor
 
-from vit_rpe.attention import masked_linear_attention
-from vit_rpe.attention.functional import PathName, best_path
-from vit_rpe.attention.product import columns_within, default_budget
+from vit_rpe.attention import AttentionRequest, masked_linear_attention, plan_attention
+from vit_rpe.attention.cost import default_budget
+from vit_rpe.attention.paths.product import columns_within
+from vit_rpe.attention.plan import PathName
+from vit_rpe.features import ReLUFeatures
 from vit_rpe.masks.toeplitz import fast_size
 from vit_rpe.rpe import ExponentialRPE, GridRPE, OffsetRPE
 
@@ -118,6 +120,8 @@ class Inputs:
                     parameter.add_(0.1 * draw(*parameter.shape))
 
 
+RELU = ReLUFeatures()
+
 # --- contestants -------------------------------------------------------------------------------
 
 
@@ -150,7 +154,7 @@ def offset_index(grid: tuple[int, ...], device: torch.device) -> Tensor:
 
 
 def linear(x: Inputs) -> Contestant:
-    """Linear attention without a mask: two matrix products and the normaliser."""
+    """Linear attention without a mask: two matrix products and the normalizer."""
 
     def call() -> Tensor:
         return x.q @ (x.k.mT @ x.v) / (x.q @ x.k.sum(-2, keepdim=True).mT)
@@ -173,9 +177,7 @@ def masked(mask: str, path: PathName, x: Inputs) -> Contestant:
     rpe = x.rpe[mask]
 
     def call() -> Tensor:
-        return masked_linear_attention(
-            x.q, x.k, x.v, rpe(), path=path, nonnegative=True, wide_range=False
-        )
+        return masked_linear_attention(x.q, x.k, x.v, rpe(), features=RELU, path=path)
 
     return Contestant(call, [x.q, x.k, x.v, *rpe.parameters()])
 
@@ -184,7 +186,8 @@ def transforms(x: Inputs) -> Contestant:
     """The bare FFTs of the product path: its columns there and back, in its chunks."""
     grid, d = x.case.grid, len(x.case.grid)
     sizes = [fast_size(2 * n - 1) for n in grid]
-    at_once = columns_within(default_budget(x.q), x.q)
+    budget = default_budget("product", x.q.device.type, x.case.tokens, x.q.dtype)
+    at_once = columns_within(budget, x.q)
     columns = x.case.m * (x.case.d + 1)
     chunk = torch.ones(x.case.batch * x.case.heads, at_once, *grid, device=x.v.device)
 
@@ -215,13 +218,11 @@ CONTESTANTS = _contestants()
 
 
 def chosen_path(name: str, x: Inputs) -> str | None:
-    """The path that `auto` takes; v has one more column there, for the normaliser."""
+    """The path that `auto` takes."""
     mask, _, path = name.partition("/")
-    case = x.case
     if path != "auto":
         return None
-    heads = case.batch * case.heads
-    return best_path(x.rpe[mask](), heads, case.m, case.d + 1, x.v.device, wide_range=False)
+    return plan_attention(AttentionRequest.of(x.q, x.k, x.v, x.rpe[mask](), features=RELU)).path
 
 
 # --- what is affordable ------------------------------------------------------------------------

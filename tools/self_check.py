@@ -22,15 +22,20 @@ from show_masks import draw_masks
 from torch import Tensor
 
 import vit_rpe
-from vit_rpe.attention import choose_path, masked_linear_attention
-from vit_rpe.attention.cost import SCANNABLE
-from vit_rpe.attention.functional import PathName
-from vit_rpe.attention.reference import masked_attention
-from vit_rpe.masks import Bordered
+from vit_rpe.attention import (
+    AttentionRequest,
+    masked_attention,
+    masked_linear_attention,
+    plan_attention,
+)
+from vit_rpe.attention.plan import PathName
+from vit_rpe.features import ReLUFeatures
+from vit_rpe.masks import Bordered, Exponential
 from vit_rpe.rpe import DistanceRPE, ExponentialRPE, GridRPE, OffsetRPE
 
 GRIDS = [(14, 14), (32, 32)]
 HEADS, FEATURES, CHANNELS = 4, 32, 32
+RELU = ReLUFeatures()
 PREFIX = 1  # a class token
 TOLERANCE = 1e-4
 
@@ -61,7 +66,10 @@ def check_grid(grid: tuple[int, ...]) -> tuple[float, list[Result]]:
             error = (out - expected).norm(dim=-1) / expected.norm(dim=-1)
             label = path
             if path == "auto":
-                label = f"auto = {choose_path(rpe(), HEADS, FEATURES, CHANNELS + 1)}"
+                plan = plan_attention(
+                    AttentionRequest.of(q, k, v, Bordered(rpe(), PREFIX), features=RELU)
+                )
+                label = f"auto = {plan.path}"
             seconds = _seconds(lambda rpe=rpe, path=path: _attend(q, k, v, rpe, path))
             results.append(Result(name, label, error.max().item(), seconds))
     return softmax, results
@@ -83,15 +91,15 @@ def _modules(grid: tuple[int, ...]) -> dict[str, GridRPE]:
 
 def _paths(rpe: GridRPE) -> list[PathName]:
     paths: list[PathName] = ["explicit", "product", "auto"]
-    if isinstance(rpe(), SCANNABLE):
+    if isinstance(rpe(), Exponential):
         paths.insert(2, "scan")
     return paths
 
 
 def _attend(q: Tensor, k: Tensor, v: Tensor, rpe: GridRPE, path: PathName) -> Tensor:
-    """As in a forward pass: the mask is made anew, and counts in the time."""
+    """As in a forward pass: the mask is made again, and counts in the time."""
     mask = Bordered(rpe(), PREFIX)
-    return masked_linear_attention(q, k, v, mask, path=path, nonnegative=True, wide_range=False)
+    return masked_linear_attention(q, k, v, mask, features=RELU, path=path)
 
 
 def _seconds(run: Callable[[], object], repeats: int = 5, limit: float = 0.3) -> float:

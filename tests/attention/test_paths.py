@@ -73,9 +73,19 @@ def test_float32_equals_the_definition(name, path):
 @pytest.mark.parametrize(("name", "path"), POSITIVE)
 def test_promise_of_no_negative_entry_changes_nothing(name, path):
     mask = ZOO[name]()
-    q, k, v = inputs(mask)
-    out = masked_linear_attention(q, k, v, mask, path=path, nonnegative=True)
-    torch.testing.assert_close(out, masked_attention(q, k, v, mask), rtol=1e-9, atol=1e-9)
+    phi = ELUFeatures()
+    q, k, v = (randn(BATCH, HEADS, mask.length, n) for n in (DIM, DIM, VALUES))
+    expected = masked_attention(*phi(q, k), v, mask)
+    promise(mask)
+    out = masked_linear_attention(q, k, v, mask, features=phi, path=path)
+    torch.testing.assert_close(out, expected, rtol=1e-9, atol=1e-9)
+
+
+def promise(mask: Mask) -> None:
+    """Say of a mask and of its parts that no entry is negative."""
+    mask.nonnegative = True
+    for part in mask.parts():
+        promise(part)
 
 
 @pytest.mark.parametrize(("name", "path"), EVERY_PATH)
@@ -531,7 +541,7 @@ def check_function_transforms(mask: Mask, path: str) -> None:
     torch.testing.assert_close(batched, masked_linear_attention(q, k, v, mask, path=path))
 
 
-def test_dropout_keeps_the_normaliser_and_its_gradients():
+def test_dropout_keeps_the_normalizer_and_its_gradients():
     mask = Toeplitz(rand(2, 59), (30,))
     q, k = (rand(4, 2, 30, 5).requires_grad_() for _ in range(2))
     v = torch.ones(4, 2, 30, 1, dtype=torch.float64)

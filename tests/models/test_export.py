@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.export import Dim
 
-from vit_rpe.attention import choose_path
+from tests.attention.requests import request
+from vit_rpe.attention import plan_attention
 from vit_rpe.masks import Toeplitz
 from vit_rpe.models import MaskedVideo
 
@@ -158,7 +159,8 @@ class TestAuto:
     @pytest.mark.parametrize("grid", [(3, 4), (14, 14), (28, 28), (56, 56)])
     def test_tables_of_offsets_take_the_explicit_path(self, grid):
         mask = Toeplitz(torch.ones(3, *(2 * n - 1 for n in grid)), grid)
-        assert {choose_path(mask, lead, 64, 65) for lead in (1, 3, 96, 768)} == {"explicit"}
+        calls = [request(mask, heads, 64, 64, tracing="export") for heads in (1, 3, 96, 768)]
+        assert {plan_attention(call).path for call in calls} == {"explicit"}
 
     @pytest.mark.parametrize("batch", BATCHES)
     def test_exports_without_a_transform(self, batch):

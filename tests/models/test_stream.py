@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from tests.models.test_video import PERFORMER, PREFIXES, SOFTMAX, TINY, UNMASKED, clips, perturb
-from vit_rpe.attention.memory import LinearMemory, SoftmaxMemory
-from vit_rpe.attention.past import Cache, Room, States, Sums
 from vit_rpe.attention.reference import masked_attention
+from vit_rpe.attention.streaming import LinearState, Scratch, SoftmaxState
+from vit_rpe.attention.streaming.key_memory import DecayState, KeyValueCache, RunningSum
 from vit_rpe.features import ReLUFeatures
 from vit_rpe.masks import Exponential
 from vit_rpe.models import MaskedVideo
@@ -110,7 +110,7 @@ def test_empty_rows_give_zeros(mask):
     attn = model.blocks[0].attn
     attn.qkv.bias[24:32] = -100
     assert_stream_is_model(model, clips(FRAMES))
-    memory = attn.memory(Room())
+    memory = attn.stream_state(Scratch())
     q, k, v = torch.randn(3, 2, 3, PATCHES, 8)
     nothing = memory.attend(q, -k.abs(), v)
     assert (nothing == 0).all()
@@ -132,7 +132,7 @@ def test_the_scale_of_random_features_follows_their_maximum(sizes, mask, feature
     """Features fall as exp(-|k|^2 / 2): over these sizes by far more than float32 holds."""
     options = {**MASKS[mask], "reg_tokens": 1, "border": "learned", "feature_map": feature_map}
     attn = make(**options).blocks[0].attn
-    memory = attn.memory(Room())
+    memory = attn.stream_state(Scratch())
     size = torch.tensor([float(s) for s in sizes]).repeat_interleave(PATCHES)[:, None]
     q, k, v = torch.randn(3, 2, 3, 2 + 3 * PATCHES, 8)
     k[..., 2:, :] *= size
@@ -148,7 +148,7 @@ def test_the_scale_of_random_features_follows_their_maximum(sizes, mask, feature
         torch.testing.assert_close(out, expected[..., now, :].float(), rtol=1e-3, atol=1e-4)
 
 
-@pytest.mark.parametrize(("mask", "form"), [("exponential", States), ("none", Sums)])
+@pytest.mark.parametrize(("mask", "form"), [("exponential", DecayState), ("none", RunningSum)])
 def test_a_state_of_constant_size_goes_on_for_ever(mask, form):
     options = {**MASKS[mask], **ENDLESS, "border": "learned", "feature_map": "favor"}
     model = make(num_frames=4, scale=0.02, **options)
@@ -165,8 +165,8 @@ def test_a_state_of_constant_size_goes_on_for_ever(mask, form):
             with torch.no_grad():
                 expected = cropped(long, n)(so_far)
             torch.testing.assert_close(logits, expected, rtol=1e-4, atol=1e-4)
-        sizes.append([tensor_bytes(memory) for memory in stream._memories])
-    assert all(isinstance(memory._past, form) for memory in stream._memories)
+        sizes.append([tensor_bytes(memory) for memory in stream._states])
+    assert all(isinstance(memory._keys, form) for memory in stream._states)
     assert sizes[0][0] > 0 and all(size == sizes[0] for size in sizes)
 
 
@@ -181,7 +181,7 @@ def tensor_bytes(holder) -> int:
 
 def test_tables_keep_all_keys():
     stream = make().stream()
-    assert all(isinstance(memory._past, Cache) for memory in stream._memories)
+    assert all(isinstance(memory._keys, KeyValueCache) for memory in stream._states)
 
 
 @pytest.mark.parametrize("mask", ["offset", "exponential", "none"])
@@ -326,6 +326,6 @@ def test_long_clips_with_negative_rates():
 def test_a_mask_without_time_height_and_width_is_refused(grid):
     mask = Exponential(torch.ones(1, len(grid)), torch.ones(1), grid, one_sided=(0,))
     with pytest.raises(ValueError, match="time, height and width, got Exponential on the grid"):
-        LinearMemory(mask, ReLUFeatures(), 0.0, Room())
+        LinearState(mask, ReLUFeatures(), 0.0, Scratch())
     with pytest.raises(ValueError, match="time, height and width, got Exponential on the grid"):
-        SoftmaxMemory(mask)
+        SoftmaxState(mask)

@@ -15,23 +15,34 @@ import sys
 from collections.abc import Callable
 from dataclasses import asdict, fields, replace
 from functools import cache
-from pathlib import Path as File
+from pathlib import Path
 from time import perf_counter
+from typing import TYPE_CHECKING
 
 import torch
 
+from vit_rpe.features import ReLUFeatures
 from vit_rpe.masks import Exponential, Mask, Toeplitz
 
-from .cost import DEFAULT_COSTS, Path, PathCosts, path_costs
+from .cost import PathCosts, default_costs
 
-SETTING = "VIT_RPE_PATH_COSTS"
+if TYPE_CHECKING:
+    from .plan import ConcretePath
+
+PATH_COSTS_ENV = "VIT_RPE_PATH_COSTS"
 _NAMES = {field.name for field in fields(PathCosts)}
+# A GPU gets this many times as much work, or only the launches of its kernels would be measured.
+_GPU_HEADS = 64
 
 
 def device_costs(device: torch.device) -> PathCosts:
-    """The constants for a device: from the file if they are there, otherwise measured."""
-    if device.type == "meta" or os.environ.get(SETTING) == "default":
-        return DEFAULT_COSTS
+    """The constants for a device: from the file if they are there, otherwise measured.
+
+    A device that this machine does not have gets the defaults.
+    """
+    here = device.type == "cpu" or (torch.accelerator.is_available() and device.type != "meta")
+    if not here or os.environ.get(PATH_COSTS_ENV) == "default":
+        return default_costs(device.type)
     return _device_costs(device.type, _name(device))
 
 
@@ -48,32 +59,30 @@ def _device_costs(device: str, name: str) -> PathCosts:
     return PathCosts(**known[name])
 
 
-def costs_file() -> File:
-    setting = os.environ.get(SETTING)
+def costs_file() -> Path:
+    setting = os.environ.get(PATH_COSTS_ENV)
     if setting:
-        return File(setting)
-    cache_home = os.environ.get("XDG_CACHE_HOME") or File.home() / ".cache"
-    return File(cache_home) / "vit_rpe" / "path_costs.json"
+        return Path(setting)
+    cache_home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(cache_home) / "vit_rpe" / "path_costs.json"
 
 
 def measure(device: torch.device) -> PathCosts:
     """The default constants, each path's scaled to what it takes here: a call, and its work."""
-    costs = DEFAULT_COSTS
+    costs = default_costs(device.type)
     tiny, image = (2, 2), (28, 28)
+    many = 1 if device.type == "cpu" else _GPU_HEADS
     explicit_call = _nanoseconds("explicit", _toeplitz(tiny, device), 4, 8)
     scan_call = _nanoseconds("scan", _exponential((8, 8), device), 1, 8)
-    explicit = _scale("explicit", _toeplitz(image, device), 4, 64, explicit_call)
-    costs = replace(
-        costs,
-        call=explicit_call,
-        multiply=costs.multiply * explicit,
-        tile_entry=costs.tile_entry * explicit,
-    )
-    product = _scale("product", _toeplitz(image, device), 1, 16, explicit_call)
-    scan = _scale("scan", _exponential((56, 56), device), 1, 32, scan_call)
+    explicit = _scale("explicit", _toeplitz(image, device), 4 * many, 64, explicit_call)
+    product = _scale("product", _toeplitz(image, device), many, 16, explicit_call)
+    scan = _scale("scan", _exponential((56, 56), device), many, 32, scan_call)
     return replace(
         costs,
+        call=explicit_call,
         scan_call=scan_call,
+        multiply=costs.multiply * explicit,
+        tile_entry=costs.tile_entry * explicit,
         column_entry=costs.column_entry * product,
         product_work=costs.product_work * product,
         state_entry=costs.state_entry * scan,
@@ -81,26 +90,30 @@ def measure(device: torch.device) -> PathCosts:
     )
 
 
-def _scale(path: Path, mask: Mask, heads: int, width: int, call: float) -> float:
+def _scale(path: ConcretePath, mask: Mask, heads: int, width: int, call: float) -> float:
     """Measured work over estimated work, beyond what a call costs in itself."""
-    idle = replace(DEFAULT_COSTS, call=0.0, scan_call=0.0)
-    estimate = path_costs(mask, heads, width, width + 1, idle)[path]
-    return max(_nanoseconds(path, mask, heads, width) - call, 0.1 * call) / estimate
+    from .plan import AttentionRequest, estimate  # which asks for these constants
+
+    idle = replace(default_costs(mask.device.type), call=0.0, scan_call=0.0)
+    request = AttentionRequest(
+        mask, (heads,), width, width, torch.float32, mask.device, ReLUFeatures(), path
+    )
+    work = max(_nanoseconds(path, mask, heads, width) - call, 0.1 * call)
+    return work / estimate(request, idle)
 
 
-def _nanoseconds(path: Path, mask: Mask, heads: int, width: int) -> float:
+def _nanoseconds(path: ConcretePath, mask: Mask, heads: int, width: int) -> float:
     """A forward and backward pass: the shortest of a few, for whatever disturbs only adds."""
     from .functional import masked_linear_attention  # which chooses by these constants
 
-    device = next(iter(mask.tensors().values())).device
-    q, k, v = (torch.rand(heads, mask.length, width, device=device) for _ in range(3))
-    leaves = [x.requires_grad_() for x in (q, k, v)]
+    q, k, v = (torch.rand(heads, mask.length, width, device=mask.device) for _ in range(3))
+    leaves, features = [x.requires_grad_() for x in (q, k, v)], ReLUFeatures()
 
     def once() -> None:
-        out = masked_linear_attention(q, k, v, mask, path=path, nonnegative=True, wide_range=False)
+        out = masked_linear_attention(q, k, v, mask, features=features, path=path)
         torch.autograd.grad(out.sum(), leaves)
 
-    return 1e9 * _shortest_seconds(once, device)
+    return 1e9 * _shortest_seconds(once, mask.device)
 
 
 def _shortest_seconds(call: Callable[[], None], device: torch.device, repeats: int = 5) -> float:
@@ -108,8 +121,8 @@ def _shortest_seconds(call: Callable[[], None], device: torch.device, repeats: i
     for _ in range(repeats + 1):  # the first warms up
         start = perf_counter()
         call()
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
+        if device.type != "cpu":
+            torch.accelerator.synchronize()
         times.append(perf_counter() - start)
     return min(times[1:])
 
@@ -132,21 +145,21 @@ def _name(device: torch.device) -> str:
     )
 
 
-def _known(file: File) -> dict[str, dict[str, float]]:
-    """What a file knows. Our own in the cache is made anew if it is spoilt; one of the user's that
-    is no file of constants is not ours to write to."""
+def _known(file: Path) -> dict[str, dict[str, float]]:
+    """The constants in a file. A damaged one of our own is measured again; a file that the user
+    names and that holds something else is refused, because it is not ours to write to."""
     try:
         return _read(file)
     except OSError:
         return {}
     except ValueError as error:
-        if os.environ.get(SETTING):
-            raise ValueError(f"{SETTING}: {file}: {error}") from None
+        if os.environ.get(PATH_COSTS_ENV):
+            raise ValueError(f"{PATH_COSTS_ENV}: {file}: {error}") from None
         return {}
 
 
-def _read(file: File) -> dict[str, dict[str, float]]:
-    """Constants by device; those of other versions, with other names, are kept and not used."""
+def _read(file: Path) -> dict[str, dict[str, float]]:
+    """Read constants by device; those of other versions have other names and are not used."""
     if file.exists() and not file.is_file():
         raise ValueError("it is not a regular file")
     text = file.read_text()
@@ -164,8 +177,8 @@ def _read(file: File) -> dict[str, dict[str, float]]:
     return known
 
 
-def _write(file: File, known: dict[str, dict[str, float]]) -> None:
-    """In one move, for several processes may write. A home that is read-only stops nobody."""
+def _write(file: Path, known: dict[str, dict[str, float]]) -> None:
+    """Write in one step, because several processes may write; a read-only home is ignored."""
     draft = file.with_name(f"{file.name}.{os.getpid()}")
     try:
         file.parent.mkdir(parents=True, exist_ok=True)

@@ -1,19 +1,16 @@
-"""Which path is fastest, by a small model of their work. It sees shapes and masks, never values."""
+"""What each path costs, by a small model of its work, and how many bytes it may use.
+
+Numbers in, numbers out: which masks allow a path is known to the forms. Shapes: L tokens, M
+features, D value columns (with the normalizer); H heads of all samples.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
 from math import ceil, prod
-from typing import Literal
 
 import torch
-
-from vit_rpe.masks import Causal, Exponential, Mask, Ones
-
-Path = Literal["explicit", "product", "scan"]
-
-SCANNABLE = (Ones, Causal, Exponential)
 
 
 @dataclass(frozen=True)
@@ -30,83 +27,86 @@ class PathCosts:
     scan_call: float = 2e6
 
     def tile(self, m: int, d: int) -> float:
+        """An entry of an explicit tile with its products."""
         return self.multiply * (m + d) + self.tile_entry
 
 
-DEFAULT_COSTS = PathCosts()
+_CPU = PathCosts()
+# Of an A100 in bfloat16, on paper (bytes that are moved, at 1.6 TB/s): nobody has measured it. An
+# explicit tile beats a scan in PyTorch below about 4,096 tokens.
+_GPU = PathCosts(
+    multiply=3e-4,
+    tile_entry=0.09,
+    column_entry=0.25,
+    product_work=2e-3,
+    state_entry=2.0,
+    block_call=100.0,
+    call=5e5,
+    scan_call=5e5,
+)
 # Sending to a state and reading one, forward and backward, in multiply-adds of a tile.
-_ENDS = 3
+_STATE_ENDS = 3
 # A product in float64 takes this many times as long as one in float32.
 _FLOAT64 = 1.9
-# No machine's constants differ so much from these that a path this many times cheaper would lose.
-_FAR_AHEAD = 5.0
+
+# Bytes beyond inputs and outputs. On a CPU what stays near its cache; a GPU wants large steps.
+_CPU_BUDGET = {"explicit": 64 << 20, "product": 64 << 20, "scan": 256 << 20}
+_GPU_BUDGET = {"explicit": 512 << 20, "product": 512 << 20, "scan": 1 << 30}
+# Tensors of a tile's size that are alive at once, at worst (in the backward pass).
+TILES_ALIVE = 6
+# Thinner tiles than this many rows waste the matrix products.
+_FEWEST_ROWS = 384
 
 
-def path_costs(
-    mask: Mask,
-    lead: int,
-    m: int,
-    d: int,
-    costs: PathCosts = DEFAULT_COSTS,
-    wide_range: bool = False,
-    device: str = "cpu",
-) -> dict[Path, float]:
-    """The estimated nanoseconds of each path that the mask allows, for `lead` heads in all.
-
-    Features of `wide_range` may need float64, which a GPU is slow at, and rows that are looked at:
-    the product path then serves on a CPU only.
-    """
-    columns = m * d
-    tiles = lead * mask.length**2 * costs.tile(m, d)
-    estimates: dict[Path, float] = {"explicit": costs.call + tiles}
-    float64 = wide_range and mask.normwise
-    if not torch.compiler.is_exporting() and not (float64 and device != "cpu"):
-        work = mask.length * columns * costs.column_entry + mask.cost(columns) * costs.product_work
-        estimates["product"] = costs.call + lead * work * (_FLOAT64 if float64 else 1.0)
-    if isinstance(mask, SCANNABLE):
-        estimates["scan"] = _scan_cost(mask, lead, m, d, costs)
-    return estimates
+def default_costs(device: str) -> PathCosts:
+    """The constants for a kind of device, before anything is measured."""
+    return _CPU if device in ("cpu", "meta") else _GPU
 
 
-def choose_path(
-    mask: Mask,
-    lead: int,
-    m: int,
-    d: int,
-    costs: PathCosts = DEFAULT_COSTS,
-    wide_range: bool = False,
-    device: str = "cpu",
-) -> Path:
-    """The cheapest path for a mask that wraps no other. A pure function of shapes and constants."""
-    estimates = path_costs(mask, lead, m, d, costs, wide_range, device)
-    return min(estimates, key=estimates.__getitem__)
+def default_budget(
+    path: str, device: str, length: int, dtype: torch.dtype, tracing: bool = False
+) -> int:
+    """The bytes that a path may use on a kind of device; a compiler wants large tiles, too."""
+    if device not in ("cpu", "meta"):
+        return _GPU_BUDGET[path]
+    if path != "explicit":
+        return _CPU_BUDGET[path]
+    if tracing:
+        return _GPU_BUDGET[path]
+    return max(_CPU_BUDGET[path], _FEWEST_ROWS * length * dtype.itemsize * TILES_ALIVE)
 
 
-def clear_choice(
-    mask: Mask, lead: int, m: int, d: int, wide_range: bool = False, device: str = "cpu"
-) -> Path | None:
-    """The path that is far ahead on any machine, if there is one."""
-    estimates = path_costs(mask, lead, m, d, DEFAULT_COSTS, wide_range, device)
-    best = min(estimates, key=estimates.__getitem__)
-    close = [path for path, cost in estimates.items() if cost <= _FAR_AHEAD * estimates[best]]
-    return best if close == [best] else None
+def explicit_cost(heads: int, length: int, m: int, d: int, costs: PathCosts) -> float:
+    """Every entry of the attention matrix, in tiles."""
+    return costs.call + heads * length**2 * costs.tile(m, d)
 
 
-def block_slices(
-    mask: Exponential, m: int, d: int, costs: PathCosts = DEFAULT_COSTS
+def product_cost(
+    heads: int, length: int, m: int, d: int, mask_cost: float, costs: PathCosts, float64: bool
+) -> float:
+    """An L x (M D) matrix, and its product with the mask, which does `mask_cost` work."""
+    work = length * m * d * costs.column_entry + mask_cost * costs.product_work
+    return costs.call + heads * work * (_FLOAT64 if float64 else 1.0)
+
+
+def sum_cost(heads: int, length: int, m: int, d: int, costs: PathCosts) -> float:
+    """One M x D matrix that all queries read: no mask at all."""
+    return heads * length * m * d * 2 * costs.multiply
+
+
+def scan_cost(
+    heads: int, grid: tuple[int, ...], passes: tuple[int, ...], m: int, d: int, costs: PathCosts
+) -> float:
+    """States between blocks of slices, tiles inside them; `passes` of a state along each axis."""
+    return costs.scan_call + heads * _best_blocks(grid, passes, m, d, costs)[0]
+
+
+def best_blocks(
+    grid: tuple[int, ...], passes: tuple[int, ...], m: int, d: int, costs: PathCosts
 ) -> tuple[int, ...]:
     """Slices of the scan's blocks along the first axis, then along the next inside a block, and so
     on: they balance the tiles inside blocks with the states between."""
-    return _blocks_of(mask, m, d, costs)[1]
-
-
-def _blocks_of(
-    mask: Exponential, m: int, d: int, costs: PathCosts
-) -> tuple[float, tuple[int, ...]]:
-    passes = tuple(
-        mask.terms * (1 if axis in mask.one_sided else 2) for axis in range(len(mask.grid))
-    )
-    return _best_blocks(mask.grid, passes, m, d, costs)
+    return _best_blocks(grid, passes, m, d, costs)[1]
 
 
 @lru_cache(maxsize=1024)  # a search of a millisecond, for a scan that may take two
@@ -117,7 +117,7 @@ def _best_blocks(
 
     The first axes of the grid have not been cut: `passes` are those of a state along each.
     """
-    n, place = grid[0], prod(grid[1:])
+    n, cells = grid[0], prod(grid[1:])
     best = (costs.block_call + prod(grid) ** 2 * costs.tile(m, d), ())
     if not passes:
         return best
@@ -125,8 +125,8 @@ def _best_blocks(
         blocks = ceil(n / b)
         inside, deeper = _best_blocks((*grid[1:], b), passes[1:], m, d, costs)
         # a state is moved once a block; every slice sends to one and reads one
-        entry = costs.state_entry + b * _ENDS * costs.multiply
-        state = costs.block_call + place * m * d * entry
+        entry = costs.state_entry + b * _STATE_ENDS * costs.multiply
+        state = costs.block_call + cells * m * d * entry
         cost = blocks * inside + passes[0] * (blocks - 1) * state
         if cost < best[0]:  # `min` of tuples cannot be traced
             best = (cost, (b, *deeper))
@@ -137,12 +137,3 @@ def _block_sizes(n: int) -> list[int]:
     """Sizes worth trying: those that cut n evenly into 2, 3, 4, ... blocks, thinned out."""
     sizes = {ceil(n / count) for count in range(2, n + 1)}
     return sorted(size for size in sizes if size <= 64)
-
-
-def _scan_cost(mask: Mask, lead: int, m: int, d: int, costs: PathCosts) -> float:
-    if isinstance(mask, Exponential):
-        return costs.scan_call + lead * _blocks_of(mask, m, d, costs)[0]
-    if isinstance(mask, Ones):
-        return lead * mask.length * m * d * 2 * costs.multiply
-    causal = Exponential(torch.zeros(1), torch.ones(1), (mask.length,), one_sided=(0,))
-    return _scan_cost(causal, lead, m, d, costs)

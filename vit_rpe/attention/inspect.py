@@ -1,4 +1,4 @@
-"""Parts of the implicit attention matrix, never the whole.
+"""Rows, columns and largest entries of the attention matrix, which is never made as a whole.
 
 Shapes: L tokens, M features; leading dims are batch and heads.
 """
@@ -13,29 +13,30 @@ from torch import Tensor
 from vit_rpe.masks import Mask
 from vit_rpe.masks.compose import stack_rows
 
-from .functional import PathName, masked_linear_attention
+from .functional import masked_linear_attention
+from .plan import PathName
 from .reference import safe_denominator
 
 _TILE = 1 << 24
 
 
 def attention_rows(q: Tensor, k: Tensor, mask: Mask, index: int | Sequence[int] | Tensor) -> Tensor:
-    """What the queries at `index` give to each key: (..., len(index), L); rows sum to 1."""
-    places = _places(index, mask.length)
-    slab = stack_rows([mask.rows(i, i + 1) for i in places]).to(q.device)
-    return _normalised(q[..., places, :], k, slab)
+    """Rows of the attention matrix, of the queries at `index`: (..., len(index), L), sums of 1."""
+    tokens = _tokens(index, mask.length)
+    slab = stack_rows([mask.rows(i, i + 1) for i in tokens]).to(q.device)
+    return _normalized(q[..., tokens, :], k, slab)
 
 
 def attention_columns(
     q: Tensor, k: Tensor, mask: Mask, index: int | Sequence[int] | Tensor, path: PathName = "auto"
 ) -> Tensor:
-    """What each query gives to the keys at `index`: (..., L, len(index)).
+    """Columns of the attention matrix, of the keys at `index`: (..., L, len(index)).
 
-    Attention itself, with one-hot values: column j of the matrix is what it makes of e_j.
+    They are attention itself, with one-hot values: column j of the matrix is what it makes of e_j.
     """
-    places = _places(index, mask.length)
-    one_hot = q.new_zeros(mask.length, len(places))
-    one_hot[places, torch.arange(len(places))] = 1.0
+    tokens = _tokens(index, mask.length)
+    one_hot = q.new_zeros(mask.length, len(tokens))
+    one_hot[tokens, torch.arange(len(tokens))] = 1.0
     lead = torch.broadcast_shapes(q.shape[:-2], k.shape[:-2])
     return masked_linear_attention(q, k, one_hot.expand(*lead, *one_hot.shape), mask, path=path)
 
@@ -49,12 +50,12 @@ def attention_topk(q: Tensor, k: Tensor, mask: Mask, count: int) -> tuple[Tensor
     for start in range(0, mask.length, step):
         stop = min(start + step, mask.length)
         slab = mask.rows(start, stop).to(q.device)
-        tops.append(_normalised(q[..., start:stop, :], k, slab).topk(count, -1))
+        tops.append(_normalized(q[..., start:stop, :], k, slab).topk(count, -1))
     values, keys = zip(*tops, strict=True)
     return torch.cat(values, -2), torch.cat(keys, -2)
 
 
-def _normalised(q: Tensor, k: Tensor, slab: Tensor) -> Tensor:
+def _normalized(q: Tensor, k: Tensor, slab: Tensor) -> Tensor:
     weights = (q @ k.mT) * slab
     weights = weights.masked_fill(slab == 0, 0.0)
     return weights / safe_denominator(
@@ -62,12 +63,12 @@ def _normalised(q: Tensor, k: Tensor, slab: Tensor) -> Tensor:
     )
 
 
-def _places(index: int | Sequence[int] | Tensor, length: int) -> list[int]:
-    places = (
+def _tokens(index: int | Sequence[int] | Tensor, length: int) -> list[int]:
+    tokens = (
         [int(i) for i in index]
         if isinstance(index, Sequence)
         else torch.as_tensor(index).reshape(-1).tolist()
     )
-    if any(not -length <= i < length for i in places):
-        raise ValueError(f"index must lie within {length} tokens, got {places}")
-    return [i % length for i in places]
+    if any(not -length <= i < length for i in tokens):
+        raise ValueError(f"index must lie within {length} tokens, got {tokens}")
+    return [i % length for i in tokens]

@@ -87,9 +87,14 @@ class MaskedAttention(Attention):
             )
         return mask
 
-    def own_mask(self) -> Mask:
-        """The mask over the prefix tokens and the grid of the rpe."""
-        return self._bordered(self._grid_mask(None, self.qkv.weight.device))
+    def own_mask(self, num_tokens: int | None = None) -> Mask:
+        """The mask over the prefix tokens and the layer's own grid, or over `num_tokens` tokens."""
+        device = self.qkv.weight.device
+        if self.rpe is not None:
+            return self._bordered(self._grid_mask(None, device))
+        if num_tokens is None:
+            raise ValueError("a layer without an rpe does not know its number of tokens; name it")
+        return Ones(num_tokens, device)
 
     def _grid_mask(self, grid: tuple[int, ...] | None, device: torch.device) -> Mask:
         if self.rpe is not None:

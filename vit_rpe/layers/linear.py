@@ -7,13 +7,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vit_rpe.attention import masked_linear_attention
-from vit_rpe.attention.functional import PATHS, PathName, best_path
-from vit_rpe.attention.memory import LinearMemory
-from vit_rpe.attention.past import Room
-from vit_rpe.attention.scan import check_scannable
+from vit_rpe.attention import AttentionRequest, masked_linear_attention
+from vit_rpe.attention.plan import PATHS, PathName
+from vit_rpe.attention.streaming import LinearState, Scratch
 from vit_rpe.features import FeatureMap, ReLUFeatures
-from vit_rpe.masks import Bordered, Scaled
+from vit_rpe.masks import Scaled
 from vit_rpe.rpe import TokenLayout
 
 from .base import MaskedAttention
@@ -50,17 +48,31 @@ class MaskedLinearAttention(MaskedAttention):
         self.path: PathName = path
         self.floor = floor
 
-    def fix_path(self, num_tokens: int, device: torch.device) -> None:
-        """Choose a path once, from the shapes: traces, processes and resumed runs then agree."""
-        mask = self.mask(num_tokens, device)
-        inner = mask.inner if isinstance(mask, Bordered) else mask
-        if self.path == "auto":
-            m = self.features.num_features(self.head_dim)
-            self.path = best_path(
-                inner, self.num_heads, m, self.head_dim + 1, device, self.features.wide_range
-            )
-        elif self.path == "scan":
-            check_scannable(inner)
+    def attention_request(
+        self,
+        batch_size: int = 1,
+        device: torch.device | None = None,
+        num_tokens: int | None = None,
+    ) -> AttentionRequest:
+        """What the layer asks of the plan for a batch, by default on the device where it is.
+
+        A layer without an rpe must be told its number of tokens.
+        """
+        weight = self.qkv.weight
+        return AttentionRequest(
+            mask=self.own_mask(num_tokens),
+            batch_shape=(batch_size, self.num_heads),
+            num_features=self.features.num_features(self.head_dim),
+            num_values=self.head_dim,
+            dtype=torch.promote_types(weight.dtype, torch.float32),
+            device=weight.device if device is None else device,
+            features=self.features,
+            path=self.path,
+            dropout=self.attn_drop.p if self.training else 0.0,
+            floor=self.floor,
+            wide_range=self.features.wide_range,
+            grad=self.training,
+        )
 
     def attend(
         self, q: Tensor, k: Tensor, v: Tensor, layout: TokenLayout, is_causal: bool
@@ -68,8 +80,6 @@ class MaskedLinearAttention(MaskedAttention):
         mask = self.mask(q.shape[-2], q.device, layout, is_causal)
         if layout.keep is not None:
             mask = Scaled(mask, right=layout.keep[:, None])
-        # the modules of vit_rpe.rpe make no negative weight; of other masks nothing is known
-        positive_mask = self.rpe is None or getattr(self.rpe, "nonnegative", False)
         return masked_linear_attention(
             q,
             k,
@@ -77,11 +87,10 @@ class MaskedLinearAttention(MaskedAttention):
             mask,
             features=self.features,
             path=self.path,
-            nonnegative=self.features.nonnegative and positive_mask,
             dropout=self.attn_drop.p if self.training else 0.0,
             floor=self.floor,
         )
 
-    def memory(self, room: Room) -> LinearMemory:
-        """What the layer keeps of a clip that comes slice by slice."""
-        return LinearMemory(self.own_mask(), self.features, self.floor, room)
+    def stream_state(self, scratch: Scratch) -> LinearState:
+        """A state for a clip that comes slice by slice."""
+        return LinearState(self.own_mask(), self.features, self.floor, scratch)

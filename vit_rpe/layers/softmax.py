@@ -6,9 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vit_rpe.attention.memory import SoftmaxMemory
-from vit_rpe.attention.past import Room
 from vit_rpe.attention.softmax import log_weights, softmax_attention
+from vit_rpe.attention.streaming import Scratch, SoftmaxState
 from vit_rpe.rpe import TokenLayout
 
 from .base import MaskedAttention
@@ -32,6 +31,6 @@ class MaskedSoftmaxAttention(MaskedAttention):
             bias = torch.where(layout.keep[:, None, None, :], bias, -torch.inf)
         return softmax_attention(q, k, v, bias, dropout)
 
-    def memory(self, room: Room) -> SoftmaxMemory:
-        """What the layer keeps of a clip that comes slice by slice."""
-        return SoftmaxMemory(self.own_mask())
+    def stream_state(self, scratch: Scratch) -> SoftmaxState:
+        """A state for a clip that comes slice by slice."""
+        return SoftmaxState(self.own_mask())

@@ -30,6 +30,8 @@ class Mask(abc.ABC):
     normwise: bool = False
     """Whether round-off of `matmul` follows the largest numbers of mask and columns, as that of
     transforms does, and not the numbers of each row: columns of wide range need `precise`."""
+    nonnegative: bool = False
+    """A promise that no entry is negative, whatever the values: a row's absolute sum is its sum."""
     tensor_names: ClassVar[tuple[str, ...]] = ()
 
     @property
@@ -86,6 +88,19 @@ class Mask(abc.ABC):
         """The tensors that define the mask, by name."""
         values = {name: getattr(self, name) for name in self.tensor_names}
         return {name: value for name, value in values.items() if isinstance(value, Tensor)}
+
+    def parts(self) -> tuple[Mask, ...]:
+        """The masks that this one is made of."""
+        return ()
+
+    def all_tensors(self) -> list[Tensor]:
+        """The tensors of this mask and of those that it is made of."""
+        return [*self.tensors().values(), *(x for part in self.parts() for x in part.all_tensors())]
+
+    @property
+    def device(self) -> torch.device:
+        """Where the mask's numbers are."""
+        return self.parts()[0].device if self.parts() else next(iter(self.all_tensors())).device
 
     def check(self) -> None:
         """Raise ValueError if a value is not finite. Never called inside a forward pass."""

@@ -18,7 +18,8 @@ class Bordered(Mask):
             [ column[p]    inner   ]      row, column (..., prefix): one weight per prefix token
 
     A prefix query sees every inner key with its `row` weight, and every inner query sees a prefix
-    key with its `column` weight. What is not given is 1.
+    key with its `column` weight. What is not given is 1. `nonnegative` promises that no weight that
+    is given is negative.
     """
 
     tensor_names = ("row", "column", "corner")
@@ -30,6 +31,8 @@ class Bordered(Mask):
         row: Tensor | None = None,
         column: Tensor | None = None,
         corner: Tensor | None = None,
+        *,
+        nonnegative: bool = False,
     ):
         if prefix < 0:
             raise ValueError(f"Bordered needs a prefix of 0 or more tokens, got {prefix}")
@@ -50,6 +53,12 @@ class Bordered(Mask):
         self.row = row
         self.column = column
         self.corner = corner
+        ones = row is None and column is None and corner is None
+        self._positive_border = nonnegative or ones
+        self.nonnegative = inner.nonnegative and self._positive_border
+
+    def parts(self) -> tuple[Mask, ...]:
+        return (self.inner,)
 
     @property
     def lead(self) -> torch.Size:
@@ -111,14 +120,18 @@ class Bordered(Mask):
             None if value is None else value.detach().abs()
             for value in (self.row, self.column, self.corner)
         )
-        return Bordered(self.inner.magnitude(), self.prefix, row, column, corner)
+        return Bordered(self.inner.magnitude(), self.prefix, row, column, corner, nonnegative=True)
 
     def precise(self) -> Mask:
-        return Bordered(self.inner.precise(), self.prefix, self.row, self.column, self.corner)
+        return self._around(self.inner.precise())
 
     def prepared(self, dtype: torch.dtype) -> Mask:
-        inner = self.inner.prepared(dtype)
-        return Bordered(inner, self.prefix, self.row, self.column, self.corner)
+        return self._around(self.inner.prepared(dtype))
+
+    def _around(self, inner: Mask) -> Bordered:
+        """The same border around another mask."""
+        border = (self.row, self.column, self.corner)
+        return Bordered(inner, self.prefix, *border, nonnegative=self._positive_border)
 
     def compute_dtype(self, dtype: torch.dtype) -> torch.dtype:
         return self.inner.compute_dtype(dtype)
@@ -143,6 +156,10 @@ class Sum(Mask):
         self.row_block = max(mask.row_block for mask in self.masks)
         self.normwise = any(mask.normwise for mask in self.masks)
         self.by_rows = all(mask.by_rows for mask in self.masks)
+        self.nonnegative = all(mask.nonnegative for mask in self.masks)
+
+    def parts(self) -> tuple[Mask, ...]:
+        return self.masks
 
     @property
     def lead(self) -> torch.Size:
@@ -199,6 +216,11 @@ class Scaled(Mask):
         self.by_rows = inner.by_rows
         self.left = left
         self.right = right
+        hides = all(x is None or x.dtype == torch.bool for x in (left, right))
+        self.nonnegative = inner.nonnegative and hides
+
+    def parts(self) -> tuple[Mask, ...]:
+        return (self.inner,)
 
     @property
     def lead(self) -> torch.Size:
@@ -265,6 +287,10 @@ class BlockDiagonal(Mask):
         self.length = as_length(sum(mask.length for mask in self.masks))
         self.normwise = any(mask.normwise for mask in self.masks)
         self.by_rows = all(mask.by_rows for mask in self.masks)
+        self.nonnegative = all(mask.nonnegative for mask in self.masks)
+
+    def parts(self) -> tuple[Mask, ...]:
+        return self.masks
 
     @property
     def lengths(self) -> list[int]:

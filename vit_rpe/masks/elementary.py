@@ -11,9 +11,15 @@ from .base import Mask, as_length, check_columns, check_rows, zero_where_zero
 class Ones(Mask):
     """No mask: every entry is 1. O(L)."""
 
+    nonnegative = True
+
     def __init__(self, length: int, device: torch.device | str | None = None):
         self.length = as_length(length)
-        self.device = device
+        self._device = torch.get_default_device() if device is None else torch.device(device)
+
+    @property
+    def device(self) -> torch.device:
+        return self._device
 
     @property
     def lead(self) -> torch.Size:
@@ -40,9 +46,15 @@ class Ones(Mask):
 class Causal(Mask):
     """A query sees itself and what came before: `M[i, j] = 1` for j <= i. Prefix sums, O(L)."""
 
+    nonnegative = True
+
     def __init__(self, length: int, device: torch.device | str | None = None):
         self.length = as_length(length)
-        self.device = device
+        self._device = torch.get_default_device() if device is None else torch.device(device)
+
+    @property
+    def device(self) -> torch.device:
+        return self._device
 
     @property
     def lead(self) -> torch.Size:
@@ -73,6 +85,7 @@ class Padding(Mask):
     `keep` is boolean, (..., L); per sample that is (B, 1, L).
     """
 
+    nonnegative = True
     tensor_names = ("keep",)
 
     def __init__(self, keep: Tensor):
@@ -117,6 +130,7 @@ class Packing(Mask):
     segment.
     """
 
+    nonnegative = True
     tensor_names = ("segments",)
 
     def __init__(self, segments: Tensor):

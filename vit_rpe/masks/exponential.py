@@ -21,8 +21,8 @@ class Exponential(Mask):
         M[i, j] = sum_r weights[..., r] * exp(-sum_a rates[..., r, a] * |i_a - j_a|)
 
     `weights` is (..., R); `rates` is (..., R), shared by the axes, or (..., R, d). Along the axes
-    in `one_sided` a query sees only keys at its own place or before: the rest are structural
-    zeros.
+    in `one_sided` a query sees only keys at its own cell or before: the rest are structural zeros.
+    `nonnegative` promises that no weight is negative.
 
     Each term is a Kronecker product over the axes: the product costs at most 128 multiply-adds per
     entry, axis and term, however long the axis.
@@ -31,7 +31,13 @@ class Exponential(Mask):
     tensor_names = ("rates", "weights")
 
     def __init__(
-        self, rates: Tensor, weights: Tensor, grid: Sequence[int], one_sided: Sequence[int] = ()
+        self,
+        rates: Tensor,
+        weights: Tensor,
+        grid: Sequence[int],
+        one_sided: Sequence[int] = (),
+        *,
+        nonnegative: bool = False,
     ):
         self.grid = as_grid(grid)
         self.one_sided = as_axes(one_sided, self.grid)
@@ -55,6 +61,7 @@ class Exponential(Mask):
             )
         self.rates = rates
         self.weights = weights
+        self.nonnegative = nonnegative
 
     @property
     def terms(self) -> int:
@@ -96,14 +103,18 @@ class Exponential(Mask):
             if axis in self.one_sided:
                 factor = factor.masked_fill(offset < 0, 0.0)
             table = table * factor[(..., *[None] * axis, slice(None), *[None] * (d - 1 - axis))]
-        return Toeplitz(table.sum(-d - 1), self.grid)
+        return Toeplitz(table.sum(-d - 1), self.grid, nonnegative=self.nonnegative)
 
     def cost(self, columns: int) -> float:
         return columns * self.length * self.terms * sum(min(n, 2 * _BLOCK) for n in self.grid)
 
     def magnitude(self) -> Mask:
         return Exponential(
-            self.rates.detach(), self.weights.detach().abs(), self.grid, self.one_sided
+            self.rates.detach(),
+            self.weights.detach().abs(),
+            self.grid,
+            self.one_sided,
+            nonnegative=True,
         )
 
 

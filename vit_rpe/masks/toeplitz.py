@@ -23,19 +23,20 @@ _NARROW_ROW = 2e-3
 
 
 class Toeplitz(Mask):
-    """Weights that depend on the offset between query and key alone; d = 1 sequence, 2 image, 3
+    """Weights that depend only on the offset between query and key; d = 1 sequence, 2 image, 3
     video.
 
         M[i, j] = offsets[..., i_1 - j_1 + n_1 - 1, ..., i_d - j_d + n_d - 1]
 
-    for tokens at grid places i and j, in row-major order. `offsets` is (..., 2 n_1 - 1, ..., 2 n_d
-    - 1). The product is a convolution: O(L log L) a column, by FFTs that are pruned axis by axis.
+    for tokens at the cells i and j of a grid, in row-major order. `offsets` is (..., 2 n_1 - 1,
+    ..., 2 n_d - 1); `nonnegative` promises that none is negative. The product is a convolution:
+    O(L log L) a column, by FFTs that are pruned axis by axis.
     """
 
     normwise = True
     tensor_names = ("offsets",)
 
-    def __init__(self, offsets: Tensor, grid: Sequence[int]):
+    def __init__(self, offsets: Tensor, grid: Sequence[int], *, nonnegative: bool = False):
         self.grid = as_grid(grid)
         sides = tuple(2 * n - 1 for n in self.grid)
         if tuple(offsets.shape[-len(sides) :]) != sides:
@@ -45,6 +46,7 @@ class Toeplitz(Mask):
         self.length = prod(self.grid)
         self.row_block = prod(self.grid[1:])
         self.offsets = offsets
+        self.nonnegative = nonnegative
         self._spectrum: Tensor | None = None
 
     @property
@@ -96,7 +98,7 @@ class Toeplitz(Mask):
         )
 
     def precise(self) -> Toeplitz:
-        return Toeplitz(self.offsets.double(), self.grid)
+        return Toeplitz(self.offsets.double(), self.grid, nonnegative=self.nonnegative)
 
     def compute_dtype(self, dtype: torch.dtype) -> torch.dtype:
         dtype = torch.promote_types(super().compute_dtype(dtype), self.offsets.dtype)

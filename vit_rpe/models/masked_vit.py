@@ -13,7 +13,8 @@ from timm.models._manipulate import checkpoint
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 
-from vit_rpe.attention.functional import PATHS
+from vit_rpe.attention import AttentionPlan, plan_attention
+from vit_rpe.attention.plan import PATHS, PathName
 from vit_rpe.features import FeatureMap
 from vit_rpe.layers import MaskedAttention, MaskedLinearAttention, MaskedSoftmaxAttention
 from vit_rpe.rpe import Border, Grid, OneWayBorder, TokenLayout
@@ -84,6 +85,11 @@ class MaskedViT(VisionTransformer):
             elif one_sided and prefix:
                 attn.border = OneWayBorder(prefix)
 
+    @property
+    def num_tokens(self) -> int:
+        """Prefix tokens and patches of an image or clip of the model's own size."""
+        return self.num_prefix_tokens + self.patch_embed.num_patches
+
     def _attentions(self) -> list[Any]:
         """The attention layers, each of the class `attention`."""
         return [block.attn for block in self.blocks]
@@ -101,7 +107,7 @@ class MaskedViT(VisionTransformer):
     ) -> None:
         """Another resolution or patch size; positions and masks are resampled.
 
-        timm's own looks at the number of tokens alone: 6 x 8 to 8 x 6 would keep wrong positions.
+        timm's own looks only at the number of tokens: 6 x 8 to 8 x 6 would keep wrong positions.
         A size that does not fit is refused before anything changes.
         """
         self._check_size(img_size, patch_size, **sizes)
@@ -267,8 +273,8 @@ class PerformerViT(MaskedViT):
         feature_map: relu | elu | square | favor | favor_hyperbolic.
         num_features: of the random feature maps; the head dimension by default.
         unit_norm: queries and keys of length 1.
-        path: auto | explicit | product | scan. `auto` is settled when the model is built, and again
-            when it takes another size; the attribute `path` then names the path.
+        path: auto | explicit | product | scan. With `auto` each call takes the cheapest for its
+            device, size and batch; `attention_plan` tells which, and setting `path` fixes it.
         options: as in `MaskedViT`.
     """
 
@@ -294,27 +300,32 @@ class PerformerViT(MaskedViT):
             attn.features = self._features(
                 feature_map, attn.head_dim, num_features, unit_norm, options.get("device")
             )
-        self._wanted_path = path
-        self._fix_path()
+        if path != "auto":
+            self.attention_plan()  # a path that the masks do not allow is refused here
 
     @property
     def path(self) -> str:
-        """The path of every attention layer."""
-        return self._attentions()[0].path
+        """The path of every attention layer; with `auto` that of one sample on this device."""
+        path = self._attentions()[0].path
+        return self.attention_plan().path if path == "auto" else path
 
-    def set_input_size(self, *args: Any, **options: Any) -> None:
-        super().set_input_size(*args, **options)
-        self._fix_path()
-
-    def _fix_path(self) -> None:
-        tokens = self.num_prefix_tokens + self.patch_embed.num_patches
-        device = self.patch_embed.proj.weight.device
+    @path.setter
+    def path(self, path: PathName) -> None:
+        choose("path", path, dict.fromkeys(PATHS))
         for attn in self._attentions():
-            attn.path = self._wanted_path
-        first, *others = self._attentions()
-        first.fix_path(tokens, device)
-        for attn in others:
-            attn.path = first.path
+            attn.path = path
+
+    @torch.no_grad()
+    def attention_plan(
+        self, batch_size: int = 1, device: torch.device | None = None
+    ) -> AttentionPlan:
+        """How the attention layers compute a batch, by default on the device where the model is.
+
+        With `path="auto"` each call is planned for the device and the batch at hand. A training run
+        fixes the path once (`model.path = plan.path`): all processes and resumed runs agree.
+        """
+        layer = self._attentions()[0]
+        return plan_attention(layer.attention_request(batch_size, device, self.num_tokens))
 
     def _features(self, name: str, head_dim: int, *options: Any) -> FeatureMap:
         return make_features(name, head_dim, *options)

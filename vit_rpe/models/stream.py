@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from vit_rpe.attention.past import Room
+from vit_rpe.attention.streaming import Scratch
 from vit_rpe.rpe import TokenLayout
 
 if TYPE_CHECKING:
@@ -43,14 +43,14 @@ class VideoStream:
         _check_mode(model)
         self.model = model
         self._pool = RunningPool(model)
-        room = Room()
-        self._memories = [attn.memory(room) for attn in model._attentions()]
+        scratch = Scratch()
+        self._states = [attn.stream_state(scratch) for attn in model._attentions()]
         self._grid = model.patch_embed.grid_size
         self._prefix, self._positions = _start(model)
-        limits = [memory.limit for memory in self._memories]
+        reasons = [state.why_bounded for state in self._states]
         if self._positions is not None:
-            limits.insert(0, "its absolute positions are learned for so many frames")
-        self._limit = next((limit for limit in limits if limit is not None), None)
+            reasons.insert(0, "its absolute positions are learned for a fixed number of frames")
+        self._why_bounded = next((reason for reason in reasons if reason is not None), None)
         self._batch: int | None = None
         self._steps = 0
 
@@ -71,8 +71,8 @@ class VideoStream:
         self._check(frames)
         model: Any = self.model
         x = model.norm_pre(self._placed(model.patch_embed.tubelet(frames)))
-        for block, memory in zip(model.blocks, self._memories, strict=True):
-            x = block(x, attn_mask=TokenLayout(stream=memory))
+        for block, state in zip(model.blocks, self._states, strict=True):
+            x = block(x, attn_mask=TokenLayout(stream=state))
         x = model.norm(x)
         self._pool.add(x)
         self._batch = frames.shape[0]
@@ -90,8 +90,8 @@ class VideoStream:
 
     def reset(self) -> None:
         """Ready for another clip."""
-        for memory in self._memories:
-            memory.reset()
+        for state in self._states:
+            state.reset()
         self._pool.reset()
         self._batch, self._steps = None, 0
 
@@ -117,12 +117,13 @@ class VideoStream:
             )
         if self._batch not in (None, frames.shape[0]):
             raise ValueError(
-                f"the stream began with {self._batch} clips, got {frames.shape[0]}; reset() begins "
-                "anew"
+                f"the stream began with {self._batch} clips, got {frames.shape[0]}; reset() starts "
+                "again"
             )
-        if self._limit is not None and self._steps == self._grid[0]:
+        if self._why_bounded is not None and self._steps == self._grid[0]:
             raise ValueError(
-                f"the stream has seen all {embed.num_frames} frames and cannot go on: {self._limit}"
+                f"the stream has seen all {embed.num_frames} frames and cannot go on: "
+                f"{self._why_bounded}"
             )
 
 

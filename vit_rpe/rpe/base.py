@@ -36,9 +36,6 @@ class GridRPE(nn.Module, abc.ABC):
     no weights for it.
     """
 
-    nonnegative: bool = True
-    """No weight is ever negative; attention then knows a row's absolute sum for free."""
-
     def __init__(
         self,
         grid: Sequence[int],

@@ -43,7 +43,7 @@ class Border(nn.Module):
     def forward(self, inner: Mask) -> Bordered:
         row, corner = self._weight(self.row), self._weight(self.corner)
         column = torch.zeros_like(row) if self.column is None else self._weight(self.column)
-        return Bordered(inner, self.row.shape[-1], row, column, corner)
+        return Bordered(inner, self.row.shape[-1], row, column, corner, nonnegative=True)
 
     def _weight(self, parameter: Tensor) -> Tensor:
         return (self.gain * parameter).exp()
@@ -60,5 +60,5 @@ class OneWayBorder(nn.Module):
         self.prefix = prefix
 
     def forward(self, inner: Mask) -> Bordered:
-        like = next(iter(inner.tensors().values()))
-        return Bordered(inner, self.prefix, column=like.new_zeros(self.prefix))
+        column = torch.zeros(self.prefix, device=inner.device)
+        return Bordered(inner, self.prefix, column=column, nonnegative=True)

@@ -46,7 +46,7 @@ class DistanceRPE(GridRPE):
         weight = self._weight(self._resampled(grid))
         offsets = weight[:, grid_distance(grid, weight.device)]
         offsets = hide_later(offsets, grid, self.one_sided)
-        return Toeplitz(offsets, grid)
+        return Toeplitz(offsets, grid, nonnegative=True)
 
     def resize(self, grid: Sequence[int]) -> None:
         grid = self._grid(grid)

@@ -65,7 +65,8 @@ class ExponentialRPE(GridRPE):
         # A positive rate as it is; below, it levels off where a whole axis gives a factor of e.
         floor = torch.tensor([1 / max(n - 1, 1) for n in self._sides(grid)]).to(self.rate)
         rates = floor * F.celu(self.gain * self.rate * stretch / floor)
-        return Exponential(rates, self._weight(self.weight), grid, self.one_sided)
+        weights = self._weight(self.weight)
+        return Exponential(rates, weights, grid, self.one_sided, nonnegative=True)
 
     def resize(self, grid: Sequence[int]) -> None:
         self.grid = self._grid(grid)

@@ -51,7 +51,8 @@ class FactorizedRPE(GridRPE):
     def forward(self, grid: Sequence[int] | None = None) -> Toeplitz:
         grid = self._grid(grid)
         time, space = self.time(grid[:1]).offsets, self.space(grid[1:]).offsets
-        return Toeplitz(time[(..., *[None] * (len(grid) - 1))] * space[:, None], grid)
+        table = time[(..., *[None] * (len(grid) - 1))] * space[:, None]
+        return Toeplitz(table, grid, nonnegative=True)
 
     def resize(self, grid: Sequence[int]) -> None:
         self.grid = self._grid(grid)

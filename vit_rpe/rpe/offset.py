@@ -43,7 +43,8 @@ class OffsetRPE(GridRPE):
     def forward(self, grid: Sequence[int] | None = None) -> Toeplitz:
         grid = self._grid(grid)
         table = resample_offsets(self.table, self.grid, grid, self.fixed_step)
-        return Toeplitz(hide_later(self._weight(table), grid, self.one_sided), grid)
+        table = hide_later(self._weight(table), grid, self.one_sided)
+        return Toeplitz(table, grid, nonnegative=True)
 
     def resize(self, grid: Sequence[int]) -> None:
         grid = self._grid(grid)

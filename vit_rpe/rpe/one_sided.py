@@ -42,7 +42,8 @@ class OneSidedRPE(GridRPE):
 
     def forward(self, grid: Sequence[int] | None = None) -> Exponential:
         rates = torch.zeros_like(self.ones)
-        return Exponential(rates, self.ones, self._grid(grid), self.one_sided)
+        grid = self._grid(grid)
+        return Exponential(rates, self.ones, grid, self.one_sided, nonnegative=True)
 
     def resize(self, grid: Sequence[int]) -> None:
         self.grid = self._grid(grid)

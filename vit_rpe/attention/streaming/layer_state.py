@@ -1,8 +1,8 @@
-"""What an attention layer remembers of a clip that comes slice by slice.
+"""The state of an attention layer in a clip that comes slice by slice.
 
-A memory attends in the layer's place: it takes queries, keys and values of the prefix tokens
-and of the newest slice of the grid, and gives what the layer would give them within the whole clip
-so far. The prefix tokens read all slices; they start anew at each step, and no patch reads them.
+A state attends instead of the layer: it takes queries, keys and values of the prefix tokens and of
+the newest slice of the grid, and returns what the layer would return for them within the whole clip
+so far. The prefix tokens read all slices; they start again at each step, and no patch reads them.
 
 Shapes: B samples, H heads, p prefix tokens, P patches of a slice, T slices, M features, D value
 channels.
@@ -10,7 +10,6 @@ channels.
 
 from __future__ import annotations
 
-from functools import reduce
 from typing import Protocol
 
 import torch
@@ -21,19 +20,22 @@ from vit_rpe.features import FeatureMap
 from vit_rpe.features.autocast import without_autocast
 from vit_rpe.masks import Bordered, Exponential, Mask, Toeplitz
 
-from .past import Room, Sums, past_of
-from .reference import safe_denominator
-from .softmax import log_weights, softmax_attention
+from ..reference import safe_denominator
+from ..softmax import log_weights, softmax_attention
+from ..structure import common_dtype, split_border
+from .key_memory import RunningSum, Scratch, key_memory
 
 
-class Memory(Protocol):
+class LayerState(Protocol):
+    """What one attention layer keeps of the slices so far."""
+
     @property
-    def limit(self) -> str | None:
-        """Why it cannot go on beyond the length of its mask, if it cannot."""
+    def why_bounded(self) -> str | None:
+        """Why the stream must stop at the mask's length; None if it need not."""
         ...
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """One step: q, k, v (B, H, p + P, C / H) -> the same."""
+        """Take one step: q, k, v (B, H, p + P, C / H) -> the same."""
         ...
 
     def reset(self) -> None:
@@ -41,26 +43,27 @@ class Memory(Protocol):
         ...
 
 
-def _border_and_grid(mask: Mask) -> tuple[Bordered | None, Exponential | Toeplitz]:
+def _border_and_grid(mask: Mask) -> tuple[Bordered, Exponential | Toeplitz]:
     """The border of a mask that a stream can follow, and its mask on a grid of time and space."""
-    border, inner = (mask, mask.inner) if isinstance(mask, Bordered) else (None, mask)
+    border, inner = split_border(mask)
     if not isinstance(inner, Exponential | Toeplitz) or len(inner.grid) != 3:
         grid = getattr(inner, "grid", "none")
         raise ValueError(
             "a stream needs a mask on a grid of time, height and width, "
             f"got {type(inner).__name__} on the grid {grid}"
         )
-    assert border is None or (border.column is not None and not border.column.any())
+    one_way = border.column is not None and not border.column.any()
+    assert border.prefix == 0 or one_way
     return border, inner
 
 
-class LinearMemory:
-    """Linear attention: sums over the past, or the past itself, as the mask allows (`past.py`).
+class LinearState:
+    """Linear attention: sums over earlier keys, or the keys themselves, as the mask allows.
 
-    The mask is one-sided along time. What depends on it alone is computed once, here.
+    The mask is one-sided along time. What depends only on it is computed once, here.
     """
 
-    def __init__(self, mask: Mask, features: FeatureMap, floor: float, room: Room):
+    def __init__(self, mask: Mask, features: FeatureMap, floor: float, scratch: Scratch):
         if floor or not features.nonnegative:
             raise ValueError(
                 "a stream needs features without negative values and floor=0, got "
@@ -68,21 +71,21 @@ class LinearMemory:
             )
         self._features = features
         self._border, inner = _border_and_grid(mask)
-        self._prefix = 0 if self._border is None else self._border.prefix
-        self._past = past_of(inner, room)
-        self._all = Sums()
+        self._prefix = self._border.prefix
+        self._keys = key_memory(inner, scratch)
+        self._all = RunningSum()
         self._scale: Tensor | None = None
-        self.limit = self._past.limit
+        self.why_bounded = self._keys.why_bounded
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         dtype = v.dtype
-        common = reduce(torch.promote_types, (q.dtype, k.dtype, v.dtype), torch.float32)
+        common = common_dtype(q, k, v)
         with without_autocast(q.device.type):
             features, p = self._features, self._prefix
             q, k = features.query(features.prepare(q)), features.prepare(k)
-            v = F.pad(v.to(common), (0, 1), value=1.0)  # one more column: the normaliser
+            v = F.pad(v.to(common), (0, 1), value=1.0)  # one more column: the normalizer
             k1, fade = self._scaled(*features.scaled_key(k[..., p:, :]))
-            sums = self._past.step(q[..., p:, :], k1, v[..., p:, :], fade)
+            sums = self._keys.step(q[..., p:, :], k1, v[..., p:, :], fade)
             if p:
                 self._all.add(k1, v[..., p:, :], fade)
                 prefix = self._read_all(q[..., :p, :], k[..., :p, :], v[..., :p, :])
@@ -101,7 +104,6 @@ class LinearMemory:
 
     def _read_all(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """The rows of the prefix tokens, which read themselves and every patch so far."""
-        assert self._border is not None
         k, own = self._features.scaled_key(k)
         corner, patches = q @ k.mT, self._all.read(q)
         if own is not None and self._scale is not None:
@@ -115,24 +117,24 @@ class LinearMemory:
         return corner @ v + patches
 
     def reset(self) -> None:
-        self._past.reset()
+        self._keys.reset()
         self._all.reset()
         self._scale = None
 
 
-class SoftmaxMemory:
+class SoftmaxState:
     """Softmax attention: all keys and values so far, behind those of the prefix tokens."""
 
-    limit = "softmax attention keeps all keys, and has room for so many frames"
+    why_bounded = "softmax attention keeps all keys, and has a fixed number of frames"
 
     def __init__(self, mask: Mask):
         border, mask = _border_and_grid(mask)
-        self._prefix = 0 if border is None else border.prefix
+        self._prefix = border.prefix
         self._length = mask.length
-        place = mask.length // mask.grid[0]
-        # rows depend on the distance in time alone: those of the last slice hold all others
-        self._bias = log_weights(mask.rows(mask.length - place, mask.length))  # (H, P, T P)
-        rows = None if border is None else border.rows(0, self._prefix)
+        cells = mask.length // mask.grid[0]
+        # rows depend on time only by the distance: those of the last slice hold all others
+        self._bias = log_weights(mask.rows(mask.length - cells, mask.length))  # (H, P, T P)
+        rows = border.rows(0, self._prefix) if self._prefix else None
         self._prefix_bias = None if rows is None else log_weights(rows)  # (H, p, p + T P)
         self._keys: Tensor | None = None
         self._values: Tensor | None = None

@@ -4,15 +4,16 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from tests.attention.cpu.test_explicit import watch
 from tests.zoo import rand, randn
-from vit_rpe.attention import masked_linear_attention, scan
-from vit_rpe.attention.explicit_grid import fits
-from vit_rpe.attention.native import native_ops
-from vit_rpe.attention.scan_grid import scan_grid, state_bytes
+from vit_rpe.attention import masked_linear_attention
+from vit_rpe.attention.cpu import CpuScan, build
+from vit_rpe.attention.cpu.scan import scan_on_grid, state_cells
+from vit_rpe.attention.paths import TorchScan
 from vit_rpe.features import ReLUFeatures
 from vit_rpe.masks import Bordered, Exponential
 
-pytestmark = pytest.mark.skipif(native_ops() is None, reason="no C++ compiler or ninja here")
+pytestmark = pytest.mark.skipif(not build.is_built(), reason="no C++ compiler or ninja here")
 
 # grid, blocks, one-sided axes, leading dims, leading dims of the mask
 CUTS = {
@@ -51,7 +52,7 @@ def test_equals_the_definition(name, threads):
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
-        out = scan_grid(q, k, values, mask, blocks)
+        out = scan_on_grid(q, k, values, mask, blocks)
         grad = randn(*out.shape)
         grads = torch.autograd.grad(out, leaves, grad)
     finally:
@@ -66,7 +67,7 @@ def test_gradients(name):
 
     def run(q, k, v, rates, weights):
         moved = Exponential(rates, weights, mask.grid, mask.one_sided)
-        return scan_grid(q, k, F.pad(v, (0, 1), value=1.0), moved, blocks)
+        return scan_on_grid(q, k, F.pad(v, (0, 1), value=1.0), moved, blocks)
 
     assert torch.autograd.gradcheck(run, leaves, fast_mode=True)
 
@@ -79,7 +80,7 @@ def test_columns_shared_by_threads_and_strided_inputs():
     before = torch.get_num_threads()
     torch.set_num_threads(3)
     try:
-        out = scan_grid(q, k, v, mask, (4, 3))
+        out = scan_on_grid(q, k, v, mask, (4, 3))
     finally:
         torch.set_num_threads(before)
     torch.testing.assert_close(out, ((q @ k.mT) * mask.dense()) @ v)
@@ -88,18 +89,18 @@ def test_columns_shared_by_threads_and_strided_inputs():
 def test_a_small_budget_takes_the_plain_scan(monkeypatch):
     mask = Exponential(rand(2, 1, 2), rand(2, 1), (12, 10))
     q, k, v = (rand(2, 120, 4).requires_grad_() for _ in range(3))
-    monkeypatch.setattr(scan, "block_slices", lambda *_: (4, 4))
+    monkeypatch.setattr(TorchScan, "blocks", lambda *_: ((4, 4),))
+    calls = watch(monkeypatch, CpuScan)
     whole = masked_linear_attention(q, k, v, mask, path="scan")
-    assert state_bytes(mask, (4, 4), k, v) > 1000
-    monkeypatch.setattr(scan, "scan_grid", None)  # must not be called
+    assert state_cells((12, 10), (4, 4)) * 4 * 5 * 8 > 1000
     small = masked_linear_attention(q, k, v, mask, path="scan", budget=1000)
+    assert len(calls) == 1
     torch.testing.assert_close(small, whole)
 
 
 def test_little_is_kept_for_the_backward_pass():
     mask = Bordered(Exponential(torch.rand(3, 1, 2), torch.ones(3, 1), (20, 30)), 1)
     q, k, v = (torch.rand(2, 3, 601, 8, requires_grad=True) for _ in range(3))
-    assert fits(mask.inner, q, q.dtype)
     kept: dict[int, int] = {}
 
     def note(x):

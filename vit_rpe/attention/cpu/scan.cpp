@@ -1,9 +1,9 @@
 // What queries take from other blocks of a grid under one exponential term after the other: the sums
-// between blocks of scan_grid.py, and their gradients, each core on its own part.
+// between blocks of scan.py, and their gradients, each core on its own part.
 //
 // Shapes: T tables of R terms, S samples that share a table, L tokens on a grid, M features, C value
 // columns. Boxes tile the grid; a box is cut into blocks of b slices along one axis; a slice has P
-// places. A state is one M x C matrix for each place. It passes from block to block, first upwards
+// cells. A state is one M x C matrix for each cell. It passes from block to block, first upwards
 // and then downwards, is spread along the other axes of its box, and is read by the next block.
 
 #include <ATen/Dispatch.h>
@@ -17,6 +17,7 @@
 #include <torch/library.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <tuple>
 #include <vector>
@@ -35,22 +36,22 @@ int64_t quotient(int64_t a, int64_t b) { return (a + b - 1) / b; }
 struct Box {
   int64_t slices = 0;                 // along the axis that is cut
   int64_t stride = 0;                 // from a slice to the next, in tokens
-  std::vector<int64_t> places;        // the tokens of its first slice
+  std::vector<int64_t> cells;        // the tokens of its first slice
   std::vector<int64_t> axes, sizes;   // the other axes
 };
 
 Box make_box(IntArrayRef grid, IntArrayRef sides, int64_t axis, int64_t number) {
   Box box;
-  box.places = {0};
+  box.cells = {0};
   int64_t stride = 1;
   for (int64_t a = static_cast<int64_t>(grid.size()) - 1; a >= 0; --a) {  // the last runs fastest
     const int64_t count = quotient(grid[a], sides[a]), start = number % count * sides[a];
     const int64_t size = std::min(sides[a], grid[a] - start);
     number /= count;
-    std::vector<int64_t> places;
+    std::vector<int64_t> cells;
     for (int64_t i = 0; i < (a == axis ? 1 : size); ++i)
-      for (int64_t place : box.places) places.push_back(place + (start + i) * stride);
-    box.places = std::move(places);
+      for (int64_t cell : box.cells) cells.push_back(cell + (start + i) * stride);
+    box.cells = std::move(cells);
     if (a == axis) {
       box.slices = size;
       box.stride = stride;
@@ -122,21 +123,21 @@ scalar dot(const scalar* x, const scalar* y, int64_t n) {
   return sum;
 }
 
-// The derivative of <dy, spread_rows(x)> by a. `room` holds n rows.
+// The derivative of <dy, spread_rows(x)> by a. `scratch` holds n rows.
 template <typename scalar>
 double spread_slope(const scalar* x, const scalar* dy, int64_t n, int64_t width, scalar a,
-                    bool one_sided, scalar* room, std::vector<scalar>& run) {
+                    bool one_sided, scalar* scratch, std::vector<scalar>& run) {
   double slope = 0;
   for (int way = 0; way < (one_sided ? 1 : 2); ++way) {
     // sums over earlier rows of one factor, met by sums over later rows of the other
     const scalar *low = way ? dy : x, *high = way ? x : dy;
-    spread_rows(low, room, n, width, a, true, false, run);
+    spread_rows(low, scratch, n, width, a, true, false, run);
     std::fill(run.begin(), run.end(), 0);
     scalar* sum = run.data();
     for (int64_t i = n - 1; i > 0; --i) {
 #pragma omp simd
       for (int64_t c = 0; c < width; ++c) sum[c] = high[i * width + c] + a * sum[c];
-      slope += dot(sum, room + (i - 1) * width, width);
+      slope += dot(sum, scratch + (i - 1) * width, width);
     }
   }
   return slope;
@@ -148,9 +149,9 @@ class Sweep {
  public:
   Sweep(const Box& box, int64_t b, int64_t features, int64_t columns, const Tensor& like)
       : box_(box), b_(b), m_(features), c_(columns), like_(like) {
-    const int64_t p = places(), size = p * b;
-    q_ = room(size * m_), v_ = room(size * c_), out_ = room(size * std::max(m_, c_));
-    state_ = room(p * width()), spread_ = room(p * width()), other_ = room(p * width());
+    const int64_t p = cells(), size = p * b;
+    q_ = scratch(size * m_), v_ = scratch(size * c_), out_ = scratch(size * std::max(m_, c_));
+    state_ = scratch(p * width()), spread_ = scratch(p * width()), other_ = scratch(p * width());
   }
 
   int64_t blocks() const { return quotient(box_.slices, b_); }
@@ -179,8 +180,8 @@ class Sweep {
                 double weight, int64_t axis, const std::vector<bool>& one_sided, bool up,
                 double* drates, double* dweight) {
     set(rates, axis, one_sided);
-    const int64_t count = blocks(), size = places() * width();
-    if (!states_.defined()) states_ = room(std::max<int64_t>(count - 1, 0) * size);
+    const int64_t count = blocks(), size = cells() * width();
+    if (!states_.defined()) states_ = scratch(std::max<int64_t>(count - 1, 0) * size);
     for (int64_t step = 0; step + 1 < count; ++step) {  // the states after each step
       Tensor next = states_.narrow(0, step * size, size);
       step ? void(next.copy_(states_.narrow(0, (step - 1) * size, size))) : void(next.zero_());
@@ -222,12 +223,12 @@ class Sweep {
   }
 
  private:
-  int64_t places() const { return static_cast<int64_t>(box_.places.size()); }
+  int64_t cells() const { return static_cast<int64_t>(box_.cells.size()); }
   int64_t width() const { return m_ * c_; }
-  Tensor room(int64_t size) const { return at::empty({size}, like_.options()); }
-  Tensor matrices(const Tensor& x) const { return x.view({places(), m_, c_}); }
+  Tensor scratch(int64_t size) const { return at::empty({size}, like_.options()); }
+  Tensor matrices(const Tensor& x) const { return x.view({cells(), m_, c_}); }
   Tensor shaped(const Tensor& x, const Block<scalar>& block, int64_t columns) const {
-    return x.narrow(0, 0, places() * block.count * columns).view({places(), block.count, columns});
+    return x.narrow(0, 0, cells() * block.count * columns).view({cells(), block.count, columns});
   }
 
   void set(const double* rates, int64_t axis, const std::vector<bool>& one_sided) {
@@ -267,9 +268,9 @@ class Sweep {
   template <typename Visit>
   void each_row(const Tensor& x, const Block<scalar>& block, Visit visit) const {
     scalar* data = x.template data_ptr<scalar>();
-    for (int64_t place : box_.places)
+    for (int64_t cell : box_.cells)
       for (int64_t i = 0; i < block.count; ++i)
-        visit(data + (place + (block.first + i) * box_.stride) * x.stride(0), i);
+        visit(data + (cell + (block.first + i) * box_.stride) * x.stride(0), i);
   }
 
   // state = decay * state + what the block sends.
@@ -298,13 +299,13 @@ class Sweep {
   // Adds to drates what the gradient of a spread state, in spread_, says of the other axes.
   void spread_backward(const Tensor& state, double* drates) {
     if (box_.axes.empty()) return;
-    if (!slope_room_.defined()) slope_room_ = room(places() * width());
+    if (!slope_scratch_.defined()) slope_scratch_ = scratch(cells() * width());
     // An axis meets the state spread along the other axes: spreads commute.
     for (size_t a = 0; a < box_.axes.size(); ++a) {
       Tensor x = state;
       for (size_t other = 0; other < box_.axes.size(); ++other) {
         if (other == a) continue;
-        Tensor y = room(places() * width());
+        Tensor y = scratch(cells() * width());
         along(other, [&](int64_t start, int64_t n, int64_t row, scalar factor, bool one_sided) {
           spread_rows(x.template const_data_ptr<scalar>() + start,
                       y.template data_ptr<scalar>() + start, n, row, factor, one_sided, false,
@@ -316,7 +317,7 @@ class Sweep {
         const double slope = spread_slope(
             x.template const_data_ptr<scalar>() + start,
             spread_.template const_data_ptr<scalar>() + start, n, row, factor, one_sided,
-            slope_room_.template data_ptr<scalar>(), run_);
+            slope_scratch_.template data_ptr<scalar>(), run_);
         drates[box_.axes[a]] -= factor * slope;
       });
     }
@@ -349,7 +350,7 @@ class Sweep {
 
   double inner(const Tensor& x, const Tensor& y) const {
     double sum = 0;
-    for (int64_t p = 0; p < places(); ++p)
+    for (int64_t p = 0; p < cells(); ++p)
       sum += dot(x.template const_data_ptr<scalar>() + p * width(),
                  y.template const_data_ptr<scalar>() + p * width(), width());
     return sum;
@@ -361,7 +362,7 @@ class Sweep {
   const double* rates_ = nullptr;
   int64_t axis_ = 0;
   const std::vector<bool>* one_sided_ = nullptr;
-  Tensor q_, v_, out_, state_, spread_, other_, states_, slope_room_;
+  Tensor q_, v_, out_, state_, spread_, other_, states_, slope_scratch_;
   std::vector<scalar> run_;
 };
 
@@ -401,11 +402,13 @@ Unit unit_of(const Plan& plan, const Tensor& v, int64_t number) {
   return {item / v.size(1), item % v.size(1), box, group, first, last - first};
 }
 
+using Gradients = std::array<Tensor, 5>;  // of q, k, v, rates and weights
+
 // Adds to out (T, S, L, C). q, k (T, S, L, M), v (T, S, L, C); rates (T, R, axes) and weights (T, R)
 // in double precision. Boxes have these sides and are cut along `axis` into blocks.
-void forward(const Tensor& out, const Tensor& q, const Tensor& k, const Tensor& v,
-             const Tensor& rates, const Tensor& weights, IntArrayRef grid, IntArrayRef sides,
-             int64_t axis, int64_t block, IntArrayRef one_sided) {
+void add_level(const Tensor& out, const Tensor& q, const Tensor& k, const Tensor& v,
+               const Tensor& rates, const Tensor& weights, IntArrayRef grid, IntArrayRef sides,
+               int64_t axis, int64_t block, IntArrayRef one_sided) {
   const Plan plan(v, grid, sides, axis, block, one_sided);
   at::parallel_for(0, plan.units(v), 1, [&](int64_t begin, int64_t end) {
     at::AutoDispatchBelowADInplaceOrView plain;  // threads know no mode of their caller
@@ -424,8 +427,8 @@ void forward(const Tensor& out, const Tensor& q, const Tensor& k, const Tensor& 
   });
 }
 
-// The gradients of q, k, v, rates and weights, given that of what `forward` adds.
-std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> backward(
+// The gradients of q, k, v, rates and weights, given that of what `add_level` adds.
+Gradients level_backward(
     const Tensor& grad, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& rates,
     const Tensor& weights, IntArrayRef grid, IntArrayRef sides, int64_t axis, int64_t block,
     IntArrayRef one_sided) {
@@ -462,16 +465,58 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> backward(
   return {all(dq), all(dk), dv, all(drates), all(dweights)};
 }
 
+// The same numbers, those of a row next to each other.
+Tensor row_contiguous(const Tensor& x) { return x.stride(-1) == 1 ? x : x.contiguous(); }
+
+// Visits the cuts one after the other: the sides of the boxes, the axis and the block size.
+template <typename Visit>
+void each_level(IntArrayRef grid, IntArrayRef blocks, Visit visit) {
+  std::vector<int64_t> sides = grid.vec();
+  for (size_t axis = 0; axis < blocks.size(); ++axis) {
+    visit(IntArrayRef(sides), static_cast<int64_t>(axis), blocks[axis]);
+    sides[axis] = blocks[axis];
+  }
+}
+
+// What queries take from other blocks, (T, S, L, C). The grid is cut into blocks of blocks[0] slices
+// along its first axis, each of these along the next axis, and so on.
+Tensor forward(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& rates,
+               const Tensor& weights, IntArrayRef grid, IntArrayRef blocks, IntArrayRef one_sided) {
+  const Tensor q_rows = row_contiguous(q), k_rows = row_contiguous(k), v_rows = row_contiguous(v);
+  const Tensor all_rates = rates.contiguous(), all_weights = weights.contiguous();
+  Tensor out = at::zeros(v.sizes(), v.options());
+  each_level(grid, blocks, [&](IntArrayRef sides, int64_t axis, int64_t block) {
+    add_level(out, q_rows, k_rows, v_rows, all_rates, all_weights, grid, sides, axis, block,
+              one_sided);
+  });
+  return out;
+}
+
+std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> backward(
+    const Tensor& grad, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& rates,
+    const Tensor& weights, IntArrayRef grid, IntArrayRef blocks, IntArrayRef one_sided) {
+  const Tensor q_rows = row_contiguous(q), k_rows = row_contiguous(k), v_rows = row_contiguous(v);
+  const Tensor all_rates = rates.contiguous(), all_weights = weights.contiguous();
+  const Tensor grad_rows = row_contiguous(grad);
+  Gradients total;
+  each_level(grid, blocks, [&](IntArrayRef sides, int64_t axis, int64_t block) {
+    Gradients level = level_backward(grad_rows, q_rows, k_rows, v_rows, all_rates, all_weights,
+                                     grid, sides, axis, block, one_sided);
+    for (size_t i = 0; i < total.size(); ++i)
+      total[i] = total[i].defined() ? total[i].add_(level[i]) : level[i];
+  });
+  return std::tuple_cat(total);
+}
+
 }  // namespace
 
 TORCH_LIBRARY_FRAGMENT(vit_rpe, m) {
   m.def(
-      "scan_grid(Tensor(a!) out, Tensor q, Tensor k, Tensor v, Tensor rates, Tensor weights,"
-      " int[] grid, int[] sides, int axis, int block, int[] one_sided) -> ()");
+      "scan_grid(Tensor q, Tensor k, Tensor v, Tensor rates, Tensor weights, int[] grid,"
+      " int[] blocks, int[] one_sided) -> Tensor");
   m.def(
       "scan_grid_backward(Tensor grad, Tensor q, Tensor k, Tensor v, Tensor rates, Tensor weights,"
-      " int[] grid, int[] sides, int axis, int block, int[] one_sided)"
-      " -> (Tensor, Tensor, Tensor, Tensor, Tensor)");
+      " int[] grid, int[] blocks, int[] one_sided) -> (Tensor, Tensor, Tensor, Tensor, Tensor)");
 }
 
 TORCH_LIBRARY_IMPL(vit_rpe, CPU, m) {

@@ -1,4 +1,6 @@
-"""The product path: Algorithm 1 of the paper, in chunks of columns. O(M D T_M(L)) work.
+"""The product path: Algorithm 1 of the paper, in chunks of columns.
+
+O(M D T_M(L)) work, if a product with the mask costs T_M(L) a column.
 
 The products of some masks, such as FFTs, have round-off that follows the largest keys, wherever
 these are. A row whose own keys are small would be lost in it. Features of wide range are therefore
@@ -7,20 +9,25 @@ multiplied in float64, and a row that is in doubt even then is computed again, e
 
 from __future__ import annotations
 
-from math import prod
+from math import inf, prod
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
+from vit_rpe.features.autocast import without_autocast
 from vit_rpe.masks import Mask
-from vit_rpe.masks.precision import is_readable
+from vit_rpe.masks.precision import has_float64, is_readable
 
+from .. import structure
+from ..cost import PathCosts, product_cost
+from ..plan import AttentionPlan, AttentionRequest, ConcretePath
 from .explicit import explicit_rows, row_bytes
 from .recompute import recomputed
 
-# A column of a grid takes about so many numbers per token at worst, with its padded transforms and
-# what the backward pass of a chunk keeps of them.
-_LIVE = 28
+# Numbers per token that a column of a grid takes at worst, with its padded transforms and what the
+# backward pass of a chunk keeps of them.
+_NUMBERS_PER_COLUMN = 28
 # Of its bound, a row's sum below this may be round-off. In float32 little more than noise is told
 # from weight, so that masks which decay within a few tokens of many pass; in float64 there is room
 # for rows that are right to five digits.
@@ -29,14 +36,54 @@ _IN_DOUBT = {torch.float32: 1e-6, torch.float64: 1e-9}
 _FEW_ROWS = 64
 
 
-def default_budget(q: Tensor) -> int:
-    """Chunks whose transforms stay near a CPU's cache; a GPU wants fewer, larger ones."""
-    return 64 << 20 if q.device.type == "cpu" else 512 << 20
+class TorchProduct:
+    """Any mask, by its fast product."""
+
+    path: ClassVar[ConcretePath] = "product"
+    name: ClassVar[str] = "torch"
+
+    def supports(self, request: AttentionRequest) -> str | None:
+        if request.tracing == "export":
+            return "cannot be exported: complex numbers do not leave PyTorch"
+        if _needs_float64(request) and not has_float64(request.device):
+            device = request.device.type
+            return f"needs float64 for features of wide range, which {device} does not have"
+        return None
+
+    def cost(self, request: AttentionRequest, costs: PathCosts) -> float:
+        float64 = _needs_float64(request)
+        if float64 and request.device.type != "cpu":  # slow there, and its rows cannot be looked at
+            return inf
+        mask, m, d = request.leaf, request.num_features, request.num_values + 1
+        work = mask.cost(m * d)
+        return product_cost(request.num_heads, mask.length, m, d, work, costs, float64)
+
+    def blocks(self, request: AttentionRequest) -> tuple[tuple[int, ...], ...]:
+        return ()
+
+    def run(
+        self, plan: AttentionPlan, request: AttentionRequest, q: Tensor, k: Tensor, v: Tensor
+    ) -> Tensor:
+        def sums(q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> tuple[Tensor, Tensor]:
+            with without_autocast(q.device.type):  # there is no FFT in bfloat16
+                return product(q, k, v, mask, plan.budget, request.wide_range)
+
+        features, floor = request.features, request.floor
+        return structure.attend(q, k, v, request.mask, sums, features=features, floor=floor)
+
+
+def _needs_float64(request: AttentionRequest) -> bool:
+    return request.wide_range and request.leaf.normwise
+
+
+def budget_for(columns: int, q: Tensor) -> int:
+    """The bytes that let `columns` columns be multiplied at once, for all heads of all samples."""
+    return columns * max(1, prod(q.shape[:-1])) * q.element_size() * _NUMBERS_PER_COLUMN
 
 
 def columns_within(budget: int, q: Tensor) -> int:
     """Columns that are multiplied at once, for all heads of all samples."""
-    return max(1, budget // (max(1, prod(q.shape[:-1])) * q.element_size() * _LIVE))
+    return max(1, budget // budget_for(1, q))
 
 
 @torch.compiler.disable()  # complex numbers stay in eager mode anyway
@@ -45,11 +92,9 @@ def product(
 ) -> tuple[Tensor, Tensor]:
     """`A v` and a bound of the absolute row sums of A, for `A = M * (q k^T)`.
 
-    M is used through its product alone. A chunk of features x values is made again in the backward
+    M is used through its product only. A chunk of features x values is made again in the backward
     pass; a budget below what one column takes is exceeded by that column.
     """
-    if torch.compiler.is_exporting():
-        raise ValueError("path 'product' cannot be exported; use path='explicit'")
     if wide_range and mask.normwise:
         mask, q = mask.precise(), q.double()
     dtype = torch.promote_types(mask.compute_dtype(q.dtype), v.dtype)
@@ -80,9 +125,9 @@ def _in_chunks(q: Tensor, k: Tensor, v: Tensor, mask: Mask, budget: int) -> Tens
 
 
 def algorithm_1(q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> Tensor:
-    """sum_j M[i, j] (q_i . k_j) v_j, by products with M alone.
+    """sum_j M[i, j] (q_i . k_j) v_j, by products with M only.
 
-    The L x (M D) matrix is stored as the mask likes it: row by row, or column by column.
+    The L x (M D) matrix is stored as suits the mask: row by row, or column by column.
     """
     if mask.by_rows:
         kv = k[..., :, None] * v[..., None, :]  # 1. vec(phi(k_i) v_i^T): (..., L, M, D)
@@ -103,7 +148,7 @@ def absolute_bound(q: Tensor, k: Tensor, mask: Mask) -> Tensor:
 def _settled(
     q: Tensor, k: Tensor, v: Tensor, mask: Mask, sums: Tensor, bound: Tensor, rows: int
 ) -> tuple[Tensor, Tensor]:
-    """The sums and bounds, those of rows in doubt replaced by what explicit attention gives.
+    """Replace the sums and bounds of rows in doubt by what explicit attention gives.
 
     That is made for `rows` rows at a time, where any of them is in doubt.
     """

@@ -1,7 +1,7 @@
-// The tiles of explicit_grid.py, each core on its own: products by ATen, and the mask in between.
+// The tiles of explicit.py, each core on its own: products by ATen, and the mask in between.
 //
 // Shapes as there: T tables, S samples that share a table, L tokens (p prefix tokens, then n slices
-// of P places), M features, D value channels. A tile is some rows by some keys of one item's matrix
+// of P cells), M features, D value channels. A tile is some rows by some keys of one item's matrix
 // and stays in a core's cache; no core waits for another before all is done.
 
 #include <ATen/Dispatch.h>
@@ -28,7 +28,7 @@ constexpr int64_t kRows = 256, kKeys = 512;  // of a tile: half a megabyte in fl
 
 int64_t quotient(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-// Neighbours in a row of the mask: their first key, and where their weights begin, in the table or
+// Neighbors in a row of the mask: their first key, and where their weights begin, in the table or
 // in the border. `step` is 0 where they all have one weight.
 struct Piece {
   int64_t key, count, weight, step;
@@ -36,9 +36,9 @@ struct Piece {
 };
 
 // Where the weights of a mask are: in the table with all axes but the first written out, so that a
-// row is a window of it, and in row, column and corner of the border (`_bank`, `_border` in Python).
+// row is a window of it, and in row, column and corner of the border (`_unfolded`, `_border` in Python).
 struct Layout {
-  int64_t prefix, slices, places;
+  int64_t prefix, slices, cells;
 
   std::array<Piece, 2> pieces(int64_t query, int64_t first, int64_t last) const {
     const int64_t p = prefix, split = std::clamp(p, first, last);
@@ -47,9 +47,9 @@ struct Layout {
       const int64_t corner = 2 * p + query * p;
       return {Piece{first, near, corner + first, 1, true}, Piece{split, far, query, 0, true}};
     }
-    const int64_t slice = (query - p) / places, place = (query - p) % places;
-    const int64_t line = (places - 1 - place) * (2 * slices - 1) * places;
-    const int64_t window = line + (slices - 1 - slice) * places;
+    const int64_t slice = (query - p) / cells, cell = (query - p) % cells;
+    const int64_t line = (cells - 1 - cell) * (2 * slices - 1) * cells;
+    const int64_t window = line + (slices - 1 - slice) * cells;
     return {Piece{first, near, p + first, 1, true}, Piece{split, far, window + split - p, 1, false}};
   }
 };
@@ -63,13 +63,16 @@ struct Weights {
 };
 
 template <typename scalar>
-Weights<scalar> weights_of(const Tensor& bank, const Tensor& border) {
-  return {bank.data_ptr<scalar>(), border.data_ptr<scalar>()};
+Weights<scalar> weights_of(const Tensor& table, const Tensor& border) {
+  return {table.data_ptr<scalar>(), border.data_ptr<scalar>()};
 }
 
 struct Tile {
   int64_t row, rows, key, keys;
 };
+
+// The same numbers, those of a row next to each other.
+Tensor row_contiguous(const Tensor& x) { return x.stride(-1) == 1 ? x : x.contiguous(); }
 
 // weights *= mask; their sums and absolute sums are added to those of the rows.
 template <typename scalar>
@@ -138,9 +141,9 @@ void multiply_backward(const Layout& layout, const Weights<scalar>& mask, const 
 
 // A v, the sums of A's rows and their absolute sums: (T, S, L, D) and twice (T, S, L, 1).
 std::tuple<Tensor, Tensor, Tensor> forward(const Tensor& q, const Tensor& k, const Tensor& v,
-                                           const Tensor& bank, const Tensor& border,
-                                           int64_t prefix, int64_t slices, int64_t places) {
-  const Layout layout{prefix, slices, places};
+                                           const Tensor& table, const Tensor& border,
+                                           int64_t prefix, int64_t slices, int64_t cells) {
+  const Layout layout{prefix, slices, cells};
   const int64_t samples = q.size(1), length = q.size(2), row_blocks = quotient(length, kRows);
   Tensor sums = at::empty(v.sizes(), v.options());
   Tensor total = at::zeros({q.size(0), samples, length, 1}, v.options());
@@ -158,10 +161,10 @@ std::tuple<Tensor, Tensor, Tensor> forward(const Tensor& q, const Tensor& k, con
         Tensor weights = buffer.narrow(0, 0, rows * tile.keys).view({rows, tile.keys});
         at::mm_out(weights, q_rows, keys.narrow(0, key, tile.keys).t());
         AT_DISPATCH_FLOATING_TYPES(q.scalar_type(), "masked_attention", [&] {
-          const int64_t place = item * length + row;
-          multiply<scalar_t>(layout, weights_of<scalar_t>(bank[t], border[t]), tile,
-                             weights.data_ptr<scalar_t>(), total.data_ptr<scalar_t>() + place,
-                             absolute.data_ptr<scalar_t>() + place);
+          const int64_t first = item * length + row;
+          multiply<scalar_t>(layout, weights_of<scalar_t>(table[t], border[t]), tile,
+                             weights.data_ptr<scalar_t>(), total.data_ptr<scalar_t>() + first,
+                             absolute.data_ptr<scalar_t>() + first);
         });
         at::addmm_out(out, out, weights, values.narrow(0, key, tile.keys), key ? 1 : 0);
       }
@@ -195,15 +198,19 @@ void undivided(const Tensor& grad, const Tensor& result, const Tensor& denominat
   }
 }
 
-// The gradients of q, k, v, bank and border, given that of the result: see `undivided`.
+// The gradients of q, k, v, table and border, given that of the result: see `undivided`. Rows of the
+// gradient and of the result need not be contiguous.
 //
 // A table's samples and rows are dealt out to parts; each part adds to its own gradients of the
-// bank and, where samples are cut, of k and v. There are parts enough for all cores.
+// table and, where samples are cut, of k and v. There are parts enough for all cores.
 std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> backward(
-    const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& grad,
-    const std::optional<Tensor>& result, const std::optional<Tensor>& denominator,
-    const Tensor& bank, const Tensor& border, int64_t prefix, int64_t slices, int64_t places) {
-  const Layout layout{prefix, slices, places};
+    const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& any_grad,
+    const std::optional<Tensor>& any_result, const std::optional<Tensor>& denominator,
+    const Tensor& table, const Tensor& border, int64_t prefix, int64_t slices, int64_t cells) {
+  const Tensor grad = row_contiguous(any_grad);
+  std::optional<Tensor> result;
+  if (any_result) result = row_contiguous(*any_result);
+  const Layout layout{prefix, slices, cells};
   const int64_t tables = q.size(0), samples = q.size(1), length = q.size(2);
   const int64_t row_blocks = quotient(length, kRows);
   const int64_t parts = quotient(at::get_num_threads(), std::max<int64_t>(tables, 1));
@@ -213,12 +220,12 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> backward(
   Tensor dk = at::zeros({row_parts, tables, samples, length, k.size(3)}, k.options());
   Tensor dv = at::zeros({row_parts, tables, samples, length, v.size(3)}, v.options());
   const int64_t all_parts = sample_parts * row_parts;
-  Tensor dbank = at::zeros({all_parts, tables, bank.size(1)}, bank.options());
+  Tensor dtable = at::zeros({all_parts, tables, table.size(1)}, table.options());
   Tensor dborder = at::zeros({all_parts, tables, border.size(1)}, border.options());
   at::parallel_for(0, tables * all_parts, 1, [&](int64_t begin, int64_t end) {
     at::AutoDispatchBelowADInplaceOrView plain;  // threads know no mode of their caller
-    const int64_t room = kRows * std::min(kKeys, length);
-    Tensor buffers = at::empty({2, room}, q.options());
+    const int64_t size = kRows * std::min(kKeys, length);
+    Tensor buffers = at::empty({2, size}, q.options());
     Tensor g_buffer = at::empty({kRows, v.size(3)}, q.options());
     Tensor dtotal = at::empty({kRows}, q.options());
     for (int64_t unit = begin; unit < end; ++unit) {
@@ -252,10 +259,10 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> backward(
             at::mm_out(dweights, g_rows, values.narrow(0, key, tile.keys).t());
             AT_DISPATCH_FLOATING_TYPES(q.scalar_type(), "masked_attention_backward", [&] {
               multiply_backward<scalar_t>(
-                  layout, weights_of<scalar_t>(bank[t], border[t]), tile,
+                  layout, weights_of<scalar_t>(table[t], border[t]), tile,
                   weights.data_ptr<scalar_t>(), dweights.data_ptr<scalar_t>(),
                   dtotal.const_data_ptr<scalar_t>(),
-                  weights_of<scalar_t>(dbank[part][t], dborder[part][t]));
+                  weights_of<scalar_t>(dtable[part][t], dborder[part][t]));
             });
             at::addmm_out(dq_rows, dq_rows, dweights, k_tile, key ? 1 : 0);
             Tensor dk_tile = dkeys.narrow(0, key, tile.keys);
@@ -268,18 +275,18 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> backward(
     }
   });
   auto all = [](const Tensor& x) { return x.size(0) == 1 ? x[0] : x.sum(0); };
-  return {dq, all(dk), all(dv), all(dbank), all(dborder)};
+  return {dq, all(dk), all(dv), all(dtable), all(dborder)};
 }
 
 }  // namespace
 
 TORCH_LIBRARY(vit_rpe, m) {
   m.def(
-      "explicit_grid(Tensor q, Tensor k, Tensor v, Tensor bank, Tensor border, int prefix,"
-      " int slices, int places) -> (Tensor, Tensor, Tensor)");
+      "explicit_grid(Tensor q, Tensor k, Tensor v, Tensor table, Tensor border, int prefix,"
+      " int slices, int cells) -> (Tensor, Tensor, Tensor)");
   m.def(
       "explicit_grid_backward(Tensor q, Tensor k, Tensor v, Tensor grad, Tensor? result,"
-      " Tensor? denominator, Tensor bank, Tensor border, int prefix, int slices, int places)"
+      " Tensor? denominator, Tensor table, Tensor border, int prefix, int slices, int cells)"
       " -> (Tensor, Tensor, Tensor, Tensor, Tensor)");
 }
 

@@ -1,10 +1,10 @@
-"""What linear attention keeps of the frames that have passed, in three forms.
+"""The memory of linear attention for the frames that have passed, of three kinds.
 
-Each form takes the newest slice of a grid (time, height, width), adds it to what it keeps, and
-gives the sums of the slice's queries over all keys so far. What it keeps is first multiplied by
+Each kind takes the newest slice of a grid (time, height, width), adds it to what it keeps, and
+returns the sums of the slice's queries over all keys so far. What it keeps is first multiplied by
 `fade`, (B, H, 1, 1), if there is one: the features of the new keys may be of another scale.
 
-Shapes: B samples, H heads, P = Y X places of a slice, M features, D value columns (the last one of
+Shapes: B samples, H heads, P = Y X cells of a slice, M features, D value columns (the last one of
 ones), R terms, T slices.
 """
 
@@ -19,14 +19,16 @@ from torch import Tensor
 from vit_rpe.masks import Exponential, Toeplitz
 
 
-class Past(Protocol):
+class KeyMemory(Protocol):
+    """What a layer keeps of the keys and values of earlier slices."""
+
     @property
-    def limit(self) -> str | None:
-        """Why it cannot go on beyond the length of its mask, if it cannot."""
+    def why_bounded(self) -> str | None:
+        """Why the stream must stop at the mask's length; None if it need not."""
         ...
 
     def step(self, q: Tensor, k: Tensor, v: Tensor, fade: Tensor | None) -> Tensor:
-        """q, k (B, H, P, M) and v (B, H, P, D) of the newest slice -> sums (B, H, P, D)."""
+        """Add the newest slice, q, k (B, H, P, M) and v (B, H, P, D) -> sums (B, H, P, D)."""
         ...
 
     def reset(self) -> None:
@@ -34,35 +36,33 @@ class Past(Protocol):
         ...
 
 
-def past_of(mask: Exponential | Toeplitz, room: Room) -> Past:
-    """The smallest form that serves a mask which is one-sided along its first axis."""
+def key_memory(mask: Exponential | Toeplitz, scratch: Scratch) -> KeyMemory:
+    """The smallest memory that serves a mask which is one-sided along its first axis."""
     if isinstance(mask, Toeplitz):
-        return Cache(mask)
+        return KeyValueCache(mask)
     if not mask.rates.any():
-        return Sums(mask.weights.sum(-1))
-    return States(mask, room)
+        return RunningSum(mask.weights.sum(-1))
+    return DecayState(mask, scratch)
 
 
-class Room:
-    """Space for results that are not kept, which all layers of a stream use in turn.
-
-    Memory that is new takes longer to get than to fill.
-    """
+class Scratch:
+    """Buffers that all layers of a stream use in turn: allocating takes longer than filling."""
 
     def __init__(self) -> None:
-        self._spaces: dict[str, Tensor] = {}
+        self._buffers: dict[str, Tensor] = {}
 
-    def space(self, name: str, shape: Sequence[int], like: Tensor) -> Tensor:
-        space = self._spaces.get(name)
-        if space is None or space.shape != tuple(shape) or space.dtype != like.dtype:
-            space = self._spaces[name] = like.new_empty(*shape)
-        return space
+    def buffer(self, name: str, shape: Sequence[int], like: Tensor) -> Tensor:
+        """The buffer of that name, made again if its shape or dtype has changed."""
+        buffer = self._buffers.get(name)
+        if buffer is None or buffer.shape != tuple(shape) or buffer.dtype != like.dtype:
+            buffer = self._buffers[name] = like.new_empty(*shape)
+        return buffer
 
 
-class Sums:
+class RunningSum:
     """All keys weigh the same: one M x D matrix for each head, `S = sum_j k_j v_j^T`."""
 
-    limit = None
+    why_bounded = None
 
     def __init__(self, weight: Tensor | None = None):
         self._weight = None if weight is None else weight[..., None, None]  # (H, 1, 1)
@@ -87,15 +87,15 @@ class Sums:
         self._sum = None
 
 
-class States:
-    """Weights that decay: one M x D matrix for each head, term and place, whatever the time.
+class DecayState:
+    """Weights that decay: one M x D matrix for each head, term and cell, however long the clip.
 
         S_i <- exp(-rate_t) S_i + w sum_j exp(-rate_y |y_i - y_j| - rate_x |x_i - x_j|) k_j v_j^T
 
     The sum over j is one matrix product along each axis; the first of them also makes k v^T.
     """
 
-    def __init__(self, mask: Exponential, room: Room):
+    def __init__(self, mask: Exponential, scratch: Scratch):
         _, *self._sides = mask.grid
         dtype = torch.promote_types(mask.rates.dtype, torch.float32)
         rates, weights = mask.rates.to(dtype), mask.weights.to(dtype)
@@ -103,15 +103,16 @@ class States:
         down, across = (self._kernel(mask, rates, axis) for axis in (1, 2))
         self._down = (weights[..., None, None] * down.mT).contiguous()  # (H, R, Y_j, Y_i)
         self._across = across  # (H, R, X, X)
-        self._room = room
+        self._scratch = scratch
         self._states: Tensor | None = None  # (B, H, R, X, Y, M, D)
         negative = bool((rates[..., 0] < 0).any())
-        self.limit = "a head's rate along time is negative: its mask grows" if negative else None
+        grows = "a head's rate along time is negative: its mask grows"
+        self.why_bounded = grows if negative else None
 
     @staticmethod
     def _kernel(mask: Exponential, rates: Tensor, axis: int) -> Tensor:
-        place = torch.arange(mask.grid[axis], device=rates.device)
-        offset = place[:, None] - place
+        cell = torch.arange(mask.grid[axis], device=rates.device)
+        offset = cell[:, None] - cell
         kernel = (-rates[..., axis, None, None] * offset.abs()).exp()
         return kernel.masked_fill(offset < 0, 0.0) if axis in mask.one_sided else kernel
 
@@ -130,9 +131,9 @@ class States:
         down, across, decay = (x.to(k) for x in (self._down, self._across, self._decay))
         (x, y, m), d = k.shape[3:], v.shape[-1]
         lead = (k.shape[0], *decay.shape)
-        keys = self._room.space("keys", (*lead, x, y, y, m), k)
+        keys = self._scratch.buffer("keys", (*lead, x, y, y, m), k)
         torch.mul(down[:, :, None, ..., None], k[..., None, :], out=keys)
-        sent = self._room.space("sent", (*lead, x, y * m, d), v)
+        sent = self._scratch.buffer("sent", (*lead, x, y * m, d), v)
         torch.matmul(keys.flatten(5).mT, v, out=sent)
         if self._states is None:
             self._states = v.new_zeros(*lead, x, y, m, d)
@@ -144,18 +145,18 @@ class States:
         self._states = None
 
 
-class Cache:
+class KeyValueCache:
     """Any table: all keys and values so far, explicit attention of the newest slice to them.
 
-    Rows of the mask depend on the distance in time alone: those of the last slice hold all others.
+    Rows of the mask depend on time only by the distance: those of the last slice hold all others.
     """
 
-    limit = "its masks are tables for so many frames"
+    why_bounded = "its masks are tables for a fixed number of frames"
 
     def __init__(self, mask: Toeplitz):
         slices, self._length = mask.grid[0], mask.length
-        place = self._length // slices
-        rows = mask.rows(self._length - place, self._length)  # (H, P, T P)
+        cells = self._length // slices
+        rows = mask.rows(self._length - cells, self._length)  # (H, P, T P)
         self._rows = rows.to(torch.promote_types(rows.dtype, torch.float32))
         self._keys: Tensor | None = None
         self._values: Tensor | None = None

@@ -1,4 +1,4 @@
-"""The compiled part of the package: two C++ files, built by torch on first use, or not at all."""
+"""The C++ operators: two files, built by torch on first use, or not at all."""
 
 from __future__ import annotations
 
@@ -11,12 +11,11 @@ import threading
 import warnings
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import torch
 
-SWITCH = "VIT_RPE_NATIVE"
-_SOURCES = [Path(__file__).with_name(name) for name in ("explicit_grid.cpp", "scan_grid.cpp")]
+NATIVE_ENV = "VIT_RPE_NATIVE"
+_SOURCES = [Path(__file__).with_name(name) for name in ("explicit.cpp", "scan.cpp")]
 _FLAGS = ["-O3", "-fopenmp"]
 _BUILDING = threading.Lock()
 # by the name that torch gives to what a CPU can do
@@ -26,45 +25,43 @@ _VECTORS = {
 }
 
 
-def native_ops() -> Any | None:
-    """`torch.ops.vit_rpe`, or None where it cannot be built or `VIT_RPE_NATIVE=0` forbids it.
+@torch.compiler.assume_constant_result
+def is_built() -> bool:
+    """Whether `torch.ops.vit_rpe` has the operators; builds them if that has not been tried.
 
     The first call on a machine compiles for some ten seconds; torch keeps the result in
-    `TORCH_EXTENSIONS_DIR`. Without it everything works, in plain PyTorch and more slowly.
+    `TORCH_EXTENSIONS_DIR`. Where they cannot be built, or `VIT_RPE_NATIVE=0` forbids it, everything
+    works in plain PyTorch, and more slowly.
     """
     with _BUILDING:  # a build changes PATH for a while, and a second thread must not see that
-        return _native_ops()
+        return _is_built()
 
 
 @cache
-def _native_ops() -> Any | None:
-    if os.environ.get(SWITCH, "1") == "0":
-        return None
+def _is_built() -> bool:
+    if os.environ.get(NATIVE_ENV, "1") == "0":
+        return False
     try:
         _build()
     except Exception as error:  # a compiler can fail in any way, and none may stop an attention
         reason = str(error).strip().partition("\n")[0]
         warnings.warn(
-            f"vit_rpe's CPU kernel could not be built ({reason}); attention on a CPU will be "
-            f"slower. It needs a C++ compiler and ninja; {SWITCH}=0 silences this.",
+            f"vit_rpe's CPU kernels could not be built ({reason}); attention on a CPU will be "
+            f"slower. They need a C++ compiler and ninja; {NATIVE_ENV}=0 silences this.",
             stacklevel=2,
         )
-        return None
-    return torch.ops.vit_rpe
+        return False
+    from .operators import register_operators  # what torch must know of the operators, once built
 
-
-def compiled_ops() -> Any:
-    """The same for a caller that knows that they are there."""
-    ops = native_ops()
-    assert ops is not None
-    return ops
+    register_operators()
+    return True
 
 
 def _build() -> None:
     noise = logging.getLogger("torch.utils.cpp_extension")  # it warns where there is no CUDA
     level = noise.level
     noise.setLevel(logging.ERROR)
-    # a ninja that was installed beside this interpreter counts, even if it is not activated
+    # a ninja that was installed with this interpreter counts, even if it is not activated
     path = os.environ.get("PATH", "")
     os.environ["PATH"] = os.pathsep.join([path, str(Path(sys.executable).parent)])
     try:

@@ -1,4 +1,4 @@
-"""Memory for time: work that is done again in the backward pass instead of being kept."""
+"""Recomputation: work that is done again in the backward pass instead of being kept."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from vit_rpe.masks.precision import in_function_transform
 
 
 def recomputed(function: Callable[..., Any], *args: Any, random: bool = False) -> Any:
-    """`function(*args)`; only the arguments are kept for the backward pass.
+    """Call `function(*args)`, keeping only the arguments for the backward pass.
 
     `random` says that the function draws random numbers, which must then be the same both times.
     """
@@ -24,7 +24,7 @@ def recomputed(function: Callable[..., Any], *args: Any, random: bool = False) -
 
 
 def differentiable_once(backward: Callable[..., Any]) -> Callable[..., Any]:
-    """A hand-written backward pass that refuses to be differentiated again.
+    """Make a hand-written backward pass refuse to be differentiated again.
 
     torch's `once_differentiable` notices only if the incoming gradient has a history, and drops
     terms of the second derivative where it has none.
@@ -42,16 +42,16 @@ def differentiable_once(backward: Callable[..., Any]) -> Callable[..., Any]:
     return once
 
 
-def remade(
+def gradients_by_recomputing(
     make: Callable[..., Sequence[Tensor]],
     backward: Callable[..., Sequence[Tensor]],
     leaves: Sequence[Tensor | None],
     needed: Sequence[bool],
 ) -> list[Tensor | None]:
-    """The gradients of `leaves`, of which only those `needed` are made.
+    """Compute the gradients of `leaves`, of which only those `needed` are made.
 
-    `make(*leaves)` is what the forward pass worked on, and is made again; `backward` gives, for
-    these tensors, their gradients.
+    `make(*leaves)` is what the forward pass worked on, and is made again; `backward` turns these
+    tensors into their gradients.
     """
     with torch.enable_grad():
         fresh = [

@@ -1,28 +1,64 @@
-"""The explicit path: the attention matrix a tile at a time. O(L^2 (M + D)) work, O(L) memory."""
+"""The explicit path in PyTorch: the attention matrix a tile at a time. O(L^2 (M + D)) work, O(L)
+memory.
+
+Shapes: L tokens, M features, D value columns (the last one of ones); leading dims are batch and
+heads.
+"""
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from math import prod
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from vit_rpe.features.autocast import autocast_dtype, without_autocast
 from vit_rpe.masks import Mask
 
+from .. import structure
+from ..cost import TILES_ALIVE, PathCosts, explicit_cost
+from ..plan import AttentionPlan, AttentionRequest, ConcretePath
 from .recompute import recomputed
 
-# How many tensors of a tile's size live at once, at worst (in the backward pass).
-_LIVE = 6
-# Thinner tiles than this many rows waste the matrix products.
-_FEWEST_ROWS = 384
+# On a CPU, tiles in PyTorch take about this many times as long as the compiled ones.
+_CPU_SLOWDOWN = 2.0
 
 
-def default_budget(q: Tensor) -> int:
-    """Tiles that stay in a CPU's cache; a GPU, and a compiler that fuses, want larger ones."""
-    if q.device.type != "cpu" or torch.compiler.is_compiling():
-        return 512 << 20
-    return max(64 << 20, _FEWEST_ROWS * q.shape[-2] * q.element_size() * _LIVE)
+class TorchExplicit:
+    """Any mask, by its rows; the only path with dropout of single weights."""
+
+    path: ClassVar[ConcretePath] = "explicit"
+    name: ClassVar[str] = "torch"
+
+    def supports(self, request: AttentionRequest) -> str | None:
+        return None
+
+    def cost(self, request: AttentionRequest, costs: PathCosts) -> float:
+        m, d = request.num_features, request.num_values + 1
+        cost = explicit_cost(request.num_heads, request.leaf.length, m, d, costs)
+        slowdown = _CPU_SLOWDOWN if request.device.type == "cpu" else 1.0
+        return costs.call + slowdown * (cost - costs.call)
+
+    def blocks(self, request: AttentionRequest) -> tuple[tuple[int, ...], ...]:
+        return ()
+
+    def run(
+        self, plan: AttentionPlan, request: AttentionRequest, q: Tensor, k: Tensor, v: Tensor
+    ) -> Tensor:
+        def sums(q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> tuple[Tensor, Tensor]:
+            with _no_float16(q.device.type):
+                return explicit(q, k, v, mask, plan.budget, request.nonnegative, request.dropout)
+
+        features, floor = request.features, request.floor
+        return structure.attend(q, k, v, request.mask, sums, features=features, floor=floor)
+
+
+def _no_float16(device: str) -> AbstractContextManager:
+    """Autocast off where it is float16: sums over many tokens overflow in it."""
+    return without_autocast(device) if autocast_dtype(device) == torch.float16 else nullcontext()
 
 
 def explicit(
@@ -34,7 +70,7 @@ def explicit(
     nonnegative: bool,
     dropout: float = 0.0,
 ) -> tuple[Tensor, Tensor]:
-    """`A v` and the absolute row sums of A, for `A = M * (q k^T)`. Shapes as in `functional.py`.
+    """`A v` and the absolute row sums of A, for `A = M * (q k^T)`.
 
     Only tiles of A exist, some samples by some rows, and the backward pass makes them again.
     """
@@ -94,7 +130,7 @@ def _one_tile(
     if samples is not None and slab.ndim >= q.ndim and slab.shape[0] > 1:
         slab = slab[samples]
     weights = (q @ k.mT) * slab
-    if dropout > 0:  # the normaliser, v's last column, counts every key
+    if dropout > 0:  # the normalizer, v's last column, counts every key
         values = F.dropout(weights, dropout) @ v[..., :-1]
         sums = torch.cat([values, weights @ v[..., -1:]], -1)
     else:
@@ -122,7 +158,7 @@ def _tile(q: Tensor, mask: Mask, budget: int) -> tuple[int | None, int]:
 
 def row_bytes(q: Tensor, mask: Mask) -> int:
     """What a tile takes for each of its rows, with all heads of all samples."""
-    return max(1, prod(q.shape[:-2])) * mask.length * q.element_size() * _LIVE
+    return max(1, prod(q.shape[:-2])) * mask.length * q.element_size() * TILES_ALIVE
 
 
 def _whole_blocks(rows: int, mask: Mask) -> int:

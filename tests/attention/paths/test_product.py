@@ -1,12 +1,12 @@
 """Keys that differ in size by many orders of magnitude: every row is right, whatever the path."""
 
-from math import prod
+from math import inf, prod
 
 import pytest
 import torch
 
+from tests.attention.requests import estimates
 from vit_rpe.attention import masked_linear_attention
-from vit_rpe.attention.cost import path_costs
 from vit_rpe.attention.reference import masked_attention
 from vit_rpe.features import (
     ELUFeatures,
@@ -160,11 +160,11 @@ def test_empty_rows_stay_empty(dtype):
 
 def test_auto_counts_the_price_of_float64_and_never_takes_it_on_a_gpu():
     table, decay = exponential((64, 64)).toeplitz(), exponential((64, 64))
-    narrow, wide = (path_costs(table, 2, 16, 17, wide_range=wide) for wide in (False, True))
+    narrow, wide = (estimates(table, 2, 16, 16, wide_range=wide) for wide in (False, True))
     assert wide["product"] > 1.5 * narrow["product"] and wide["explicit"] == narrow["explicit"]
-    assert "product" not in path_costs(table, 2, 16, 17, wide_range=True, device="cuda")
-    assert "product" in path_costs(table, 2, 16, 17, wide_range=False, device="cuda")
-    assert path_costs(decay, 2, 16, 17) == path_costs(decay, 2, 16, 17, wide_range=True)
+    assert estimates(table, 2, 16, 16, wide_range=True, device="cuda")["product"] == inf
+    assert estimates(table, 2, 16, 16, wide_range=False, device="cuda")["product"] < inf
+    assert estimates(decay, 2, 16, 16) == estimates(decay, 2, 16, 16, wide_range=True)
 
 
 def test_maps_say_whether_their_values_have_a_wide_range():

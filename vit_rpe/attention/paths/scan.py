@@ -1,71 +1,101 @@
-"""The scan path: linear time for masks whose far field is a small state.
+"""The scan path in PyTorch: linear time for masks whose far field is a small state.
 
 Inside a block of slices of the grid attention is explicit, or, if that would still be long, scanned
 along the next axis. What a block takes from all earlier ones, and from all later ones, is one M x D
-matrix per place of a slice: it decays along the first axis from block to block, is spread along the
-other axes once per block, and is read by every slice of the block. On a CPU `scan_grid.py` does the
-same, compiled.
+matrix per cell of a slice: it decays along the first axis from block to block, is spread along the
+other axes once per block, and is read by every slice of the block.
 
-Shapes: L tokens, M features, D value channels; n slices of P places; blocks of b slices.
+Shapes: L tokens, M features, D value columns (the last one of ones); n slices of P cells; blocks of
+b slices.
 """
 
 from __future__ import annotations
 
 from math import prod
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from vit_rpe.features.autocast import without_autocast
 from vit_rpe.masks import Exponential, Mask, Ones
 from vit_rpe.masks.exponential import before, decay, spread
 
-from .cost import SCANNABLE, block_slices
-from .explicit import default_budget, explicit
-from .explicit_grid import fits
+from .. import structure
+from ..cost import PathCosts, best_blocks, default_budget, default_costs, scan_cost, sum_cost
+from ..plan import AttentionPlan, AttentionRequest, ConcretePath
+from .explicit import explicit
 from .product import absolute_bound
 from .recompute import recomputed
-from .scan_grid import scan_grid, state_bytes
 
-DEFAULT_BUDGET = 256 << 20
-# Tensors of the size of all states, at worst (in the backward pass).
-_LIVE = 8
-# Up to so many blocks are carried by one matrix.
+# Tensors of the size of all states that are alive at once, at worst (in the backward pass).
+_STATES_ALIVE = 8
+# Up to this many blocks are carried by one matrix.
 _FEW_BLOCKS = 128
 
 
+class TorchScan:
+    """Ones, Causal and Exponential masks, also as terms of a Sum."""
+
+    path: ClassVar[ConcretePath] = "scan"
+    name: ClassVar[str] = "torch"
+
+    def supports(self, request: AttentionRequest) -> str | None:
+        for mask in structure.scan_leaves(request.mask):
+            if not isinstance(mask, Ones) and structure.scan_shape(mask) is None:
+                return f"needs Ones, Causal or Exponential masks, got {type(mask).__name__}"
+        return None
+
+    def cost(self, request: AttentionRequest, costs: PathCosts) -> float:
+        heads, m, d = request.num_heads, request.num_features, request.num_values + 1
+        total = 0.0
+        for mask in structure.scan_leaves(request.mask):
+            shape = structure.scan_shape(mask)
+            if shape is None:
+                total += sum_cost(heads, mask.length, m, d, costs)
+            else:
+                total += scan_cost(heads, *shape, m, d, costs)
+        return total
+
+    def blocks(self, request: AttentionRequest) -> tuple[tuple[int, ...], ...]:
+        m, d = request.num_features, request.num_values + 1
+        costs = default_costs(request.device.type)
+        shapes = [structure.scan_shape(mask) for mask in structure.scan_leaves(request.mask)]
+        return tuple(() if s is None else best_blocks(*s, m, d, costs) for s in shapes)
+
+    def run(
+        self, plan: AttentionPlan, request: AttentionRequest, q: Tensor, k: Tensor, v: Tensor
+    ) -> Tensor:
+        blocks = iter(plan.blocks)
+
+        def leaf(q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> tuple[Tensor, Tensor]:
+            with without_autocast(q.device.type):
+                return scan(q, k, v, mask, next(blocks), plan.budget, request.nonnegative)
+
+        def sums(q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> tuple[Tensor, Tensor]:
+            return structure.term_sums(q, k, v, mask, leaf)
+
+        features, floor = request.features, request.floor
+        return structure.attend(q, k, v, request.mask, sums, features=features, floor=floor)
+
+
 def scan(
-    q: Tensor, k: Tensor, v: Tensor, mask: Mask, budget: int, nonnegative: bool
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Mask,
+    blocks: tuple[int, ...],
+    budget: int,
+    nonnegative: bool,
 ) -> tuple[Tensor, Tensor]:
     """`A v` and a bound of the absolute row sums of A, for `A = M * (q k^T)`."""
-    check_scannable(mask)
-    dtype = torch.promote_types(q.dtype, v.dtype)
-    q, k, v = q.to(dtype), k.to(dtype), v.to(dtype)
     if isinstance(mask, Ones):
         sums = q @ (k.mT @ v)
     else:
-        mask = mask if isinstance(mask, Exponential) else _as_exponential(mask, q)
-        blocks = block_slices(mask, k.shape[-1], v.shape[-1])
-        if fits(mask, q, dtype) and state_bytes(mask, blocks, k, v) <= budget:
-            sums = scan_grid(q, k, v, mask, blocks)
-        else:
-            sums = _sweep(q, k, v, mask, blocks, budget)
-    absolute = sums[..., -1:].detach().abs() if nonnegative else absolute_bound(q, k, mask)
-    return sums, absolute
-
-
-def check_scannable(mask: Mask) -> None:
-    """Raise ValueError if a mask that wraps no other has no scan."""
-    if not isinstance(mask, SCANNABLE):
-        raise ValueError(
-            "path 'scan' needs Ones, Causal or Exponential masks, "
-            f"got {type(mask).__name__}; use 'explicit', 'product' or 'auto'"
-        )
-
-
-def _as_exponential(mask: Mask, like: Tensor) -> Exponential:
-    """A causal mask is a one-sided exponential that does not decay."""
-    return Exponential(like.new_zeros(1), like.new_ones(1), (mask.length,), one_sided=(0,))
+        mask = structure.as_exponential(mask, q)
+        sums = _sweep(q, k, v, mask, blocks, budget)
+    return sums, sums[..., -1:].detach().abs() if nonnegative else absolute_bound(q, k, mask)
 
 
 def _sweep(
@@ -76,12 +106,14 @@ def _sweep(
     v ends in a column of ones.
     """
     if not blocks:
-        return explicit(q, k, v, mask, min(budget, default_budget(q)), nonnegative=True)[0]
-    b, place = blocks[0], prod(mask.grid[1:])
-    pad = (-mask.grid[0] % b) * place  # with slices that nobody sees
+        tracing = torch.compiler.is_compiling()
+        tiles = default_budget("explicit", q.device.type, mask.length, q.dtype, tracing)
+        return explicit(q, k, v, mask, min(budget, tiles), nonnegative=True)[0]
+    b, cells = blocks[0], prod(mask.grid[1:])
+    pad = (-mask.grid[0] % b) * cells  # with slices that nobody sees
     # (..., blocks, P, b, C): in a block the first axis comes last, so that the next one is first
     q, k, v = (
-        F.pad(x, (0, 0, 0, pad)).unflatten(-2, (-1, b, place)).transpose(-3, -2).contiguous()
+        F.pad(x, (0, 0, 0, pad)).unflatten(-2, (-1, b, cells)).transpose(-3, -2).contiguous()
         for x in (q, k, v)
     )
     q_in, k_in, v_in = (x.flatten(-3, -2) for x in (q, k, v))
@@ -89,12 +121,12 @@ def _sweep(
     step = v.shape[-1]
     if not torch.compiler.is_exporting():  # the batch may be symbolic there
         states = prod(q.shape[:-2]) * 2 * k.shape[-1]
-        step = min(max(1, budget // (states * q.element_size() * _LIVE)), step)
+        step = min(max(1, budget // (states * q.element_size() * _STATES_ALIVE)), step)
     far = [
         recomputed(_from_other_blocks, q, k, v[..., i : i + step], mask)
         for i in range(0, v.shape[-1], step)
     ]
-    total = near.unflatten(-2, (place, b)) + (far[0] if len(far) == 1 else torch.cat(far, -1))
+    total = near.unflatten(-2, (cells, b)) + (far[0] if len(far) == 1 else torch.cat(far, -1))
     return total.transpose(-3, -2).flatten(-4, -2)[..., : mask.length, :]
 
 

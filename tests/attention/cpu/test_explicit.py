@@ -9,14 +9,14 @@ import pytest
 import torch
 
 from tests.zoo import own_tensors, rand, randn, with_tensors
-from vit_rpe.attention import functional, masked_linear_attention, native
-from vit_rpe.attention.explicit_grid import Settings, explicit_grid, fits
-from vit_rpe.attention.native import native_ops
+from vit_rpe.attention import masked_linear_attention
+from vit_rpe.attention.cpu import CpuExplicit, build
+from vit_rpe.attention.cpu.explicit import attend_on_grid
 from vit_rpe.attention.reference import masked_attention
 from vit_rpe.features import ELUFeatures, PositiveRandomFeatures, ReLUFeatures
 from vit_rpe.masks import Bordered, Dense, Exponential, Mask, Toeplitz
 
-needs_native = pytest.mark.skipif(native_ops() is None, reason="no C++ compiler or ninja here")
+needs_native = pytest.mark.skipif(not build.is_built(), reason="no C++ compiler or ninja here")
 
 MASKS = {
     "sequence": lambda: Toeplitz(rand(3, 2 * 41 - 1), (41,)),
@@ -32,6 +32,13 @@ MASKS = {
         Toeplitz(rand(2, 3, 39, 51), (20, 26)), 2, rand(3, 2), rand(2), rand(3, 2, 2)
     ),
 }
+
+
+def watch(monkeypatch, form: type) -> list:
+    """The plans that a form runs from now on."""
+    calls, run = [], form.run
+    monkeypatch.setattr(form, "run", lambda self, *x: calls.append(x[0]) or run(self, *x))
+    return calls
 
 
 def inputs(mask: Mask) -> list[torch.Tensor]:
@@ -51,12 +58,13 @@ def test_equals_the_generic_path(name, features, floor, monkeypatch):
     if phi is None:
         q, k = q.exp(), k.exp()
     grad = randn(2, 3, mask.length, 4)
-    assert fits(mask, q, q.dtype)
-    results = []
+    results, calls = [], watch(monkeypatch, CpuExplicit)
     for compiled in (True, False):
-        monkeypatch.setattr(functional, "fits", fits if compiled else lambda *_: False)
+        if not compiled:
+            monkeypatch.setattr(CpuExplicit, "supports", lambda *_: "is turned off")
         out = masked_linear_attention(q, k, v, mask, features=phi, path="explicit", floor=floor)
         results.append((out, *torch.autograd.grad(out, leaves, grad, retain_graph=True)))
+    assert len(calls) == 1
     for fast, slow in zip(*results, strict=True):
         torch.testing.assert_close(fast, slow)
 
@@ -65,7 +73,7 @@ def test_equals_the_generic_path(name, features, floor, monkeypatch):
 def test_sums_without_division():
     mask = MASKS["video"]()
     q, k, v = inputs(mask)
-    out = explicit_grid(q, k, v, mask, q.dtype, Settings(divide=False))
+    out = attend_on_grid(q, k, v, mask, q.dtype, divide=False)
     weights = (q @ k.mT) * mask.dense()
     torch.testing.assert_close(out[..., :-1], weights @ v)
     torch.testing.assert_close(out[..., -1], weights.sum(-1))
@@ -175,15 +183,15 @@ def test_a_first_use_from_several_threads_builds_once(monkeypatch):
     """A build changes PATH for a while: two at once would leave it changed."""
     builds = []
 
-    def build() -> None:
+    def slow_build() -> None:
         builds.append(1)
         time.sleep(0.05)
 
-    monkeypatch.setattr(native, "_build", build)
-    native._native_ops.cache_clear()
+    monkeypatch.setattr(build, "_build", slow_build)
+    build._is_built.cache_clear()
     try:
         with ThreadPoolExecutor(4) as pool:
-            assert all(pool.map(lambda _: native.native_ops() is not None, range(8)))
+            assert all(pool.map(lambda _: build.is_built(), range(8)))
     finally:
-        native._native_ops.cache_clear()
+        build._is_built.cache_clear()
     assert len(builds) == 1

@@ -1,0 +1,140 @@
+"""What torch must know of the C++ operators: shapes, gradients and FLOPs.
+
+With it torch.compile, fake tensors and FLOP counters see through them.
+
+Shapes: T tables of R terms, S samples that share a table, L tokens, M features, D value channels, C
+value columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from math import prod
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.flop_counter import register_flop_formula
+
+from ..paths.recompute import differentiable_once
+
+
+@cache
+def register_operators() -> None:
+    """Tell torch about `vit_rpe::explicit_grid` and `vit_rpe::scan_grid`, once."""
+    ops = torch.ops.vit_rpe
+    library = torch.library
+    library.register_fake("vit_rpe::explicit_grid", _explicit_shapes)
+    library.register_fake("vit_rpe::explicit_grid_backward", _explicit_backward_shapes)
+    library.register_fake("vit_rpe::scan_grid", lambda q, k, v, *_: _like(v))
+    library.register_fake("vit_rpe::scan_grid_backward", lambda _, *x: tuple(map(_like, x[:5])))
+    library.register_autograd(
+        "vit_rpe::explicit_grid", _explicit_backward, setup_context=_keep_explicit
+    )
+    library.register_autograd("vit_rpe::scan_grid", _scan_backward, setup_context=_keep_scan)
+    register_flop_formula(ops.explicit_grid)(_explicit_flops)
+    register_flop_formula(ops.explicit_grid_backward)(_explicit_backward_flops)
+    register_flop_formula(ops.scan_grid)(_scan_flops)
+    register_flop_formula(ops.scan_grid_backward)(_scan_backward_flops)
+
+
+def _like(x: Tensor) -> Tensor:
+    return x.new_empty(x.shape)
+
+
+# --- explicit_grid(q, k, v, table, border, prefix, slices, cells) -> sums, total, absolute ------
+
+
+def _explicit_shapes(q: Tensor, k: Tensor, v: Tensor, *_: Any) -> tuple[Tensor, Tensor, Tensor]:
+    row = (*v.shape[:-1], 1)
+    return _like(v), v.new_empty(row), v.new_empty(row)
+
+
+def _explicit_backward_shapes(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    grad: Tensor,
+    result: Tensor | None,
+    denominator: Tensor | None,
+    table: Tensor,
+    border: Tensor,
+    *_: int,
+) -> tuple[Tensor, ...]:
+    return tuple(map(_like, (q, k, v, table, border)))
+
+
+def _keep_explicit(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    *tensors, prefix, slices, cells = inputs
+    ctx.save_for_backward(*tensors)
+    ctx.sizes = prefix, slices, cells
+    ctx.mark_non_differentiable(output[2])
+
+
+@differentiable_once
+def _explicit_backward(ctx: Any, sums: Tensor, total: Tensor, _: Tensor) -> tuple[Any, ...]:
+    q, k, v, *mask = ctx.saved_tensors
+    grad = torch.cat([sums, total], -1)
+    gradients = torch.ops.vit_rpe.explicit_grid_backward(
+        q, k, v, grad, None, None, *mask, *ctx.sizes
+    )
+    return *gradients, None, None, None
+
+
+def _explicit_flops(
+    q: Sequence[int], k: Sequence[int], v: Sequence[int], *_: Any, **__: Any
+) -> int:
+    """q k^T and A v."""
+    *items, length, m = q
+    return 2 * prod(items) * length**2 * (m + v[-1])
+
+
+def _explicit_backward_flops(
+    q: Sequence[int], k: Sequence[int], v: Sequence[int], *_: Any, **__: Any
+) -> int:
+    """q k^T again, and dA, dq, dk, dv."""
+    *items, length, m = q
+    return 2 * prod(items) * length**2 * (3 * m + 2 * v[-1])
+
+
+# --- scan_grid(q, k, v, rates, weights, grid, blocks, one_sided) -> sums ------------------------
+
+
+def _keep_scan(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    *tensors, grid, blocks, one_sided = inputs
+    ctx.save_for_backward(*tensors)
+    ctx.shape = grid, blocks, one_sided
+
+
+@differentiable_once
+def _scan_backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
+    gradients = torch.ops.vit_rpe.scan_grid_backward(grad, *ctx.saved_tensors, *ctx.shape)
+    return *gradients, None, None, None
+
+
+def _scan_flops(
+    q: Sequence[int],
+    k: Sequence[int],
+    v: Sequence[int],
+    rates: Sequence[int],
+    weights: Sequence[int],
+    grid: Sequence[int],
+    blocks: Sequence[int],
+    one_sided: Sequence[int],
+    *_: Any,
+    **__: Any,
+) -> int:
+    """For each cut, way and term: what tokens send and read, and states that are spread."""
+    *items, length, m = q
+    flops = 0
+    for axis, block in enumerate(blocks):
+        ways = weights[-1] * (1 if axis in one_sided else 2)
+        states = -(-length // block) * (2 * (len(grid) - 1) + 1)
+        flops += ways * prod(items) * m * v[-1] * (4 * length + 2 * states)
+    return flops
+
+
+def _scan_backward_flops(grad: Sequence[int], *shapes: Any, **options: Any) -> int:
+    """States are made again; each product has two gradients."""
+    return 3 * _scan_flops(*shapes, **options)

@@ -1,0 +1,5 @@
+"""The explicit path on a GPU, fused."""
+
+from .flex import FlexExplicit
+
+__all__ = ["FlexExplicit"]

@@ -1,0 +1,6 @@
+"""What attention layers keep of a clip that comes frame by frame."""
+
+from .key_memory import Scratch
+from .layer_state import LayerState, LinearState, SoftmaxState
+
+__all__ = ["LayerState", "LinearState", "Scratch", "SoftmaxState"]

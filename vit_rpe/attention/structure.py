@@ -1,0 +1,263 @@
+"""The structure of masks: weights of tokens, prefix tokens, blocks and sums around plain masks.
+
+Everything that attention must know about what a mask is made of is asked here, and by the forms.
+
+Shapes: L tokens, M features, D value channels; leading dims are batch and heads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import reduce
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from vit_rpe.features import FeatureMap
+from vit_rpe.features.autocast import without_autocast
+from vit_rpe.masks import (
+    BlockDiagonal,
+    Bordered,
+    Causal,
+    Exponential,
+    Mask,
+    Ones,
+    Padding,
+    Scaled,
+    Sum,
+)
+from vit_rpe.masks.base import finite_where_zero, zero_where_zero
+from vit_rpe.masks.compose import stack_rows, total
+
+from .reference import safe_denominator
+
+LeafSums = Callable[[Tensor, Tensor, Tensor, Mask], tuple[Tensor, Tensor]]
+"""(q, k, v, mask) -> `A v` (..., L, D + 1) and absolute row sums of A, or a bound, (..., L, 1)."""
+
+
+# --- what a mask is made of ---------------------------------------------------------------------
+
+
+def split_border(mask: Mask) -> tuple[Bordered, Mask]:
+    """The border of a mask and what is inside; a mask without one has a border of no tokens."""
+    return (mask, mask.inner) if isinstance(mask, Bordered) else (Bordered(mask, 0), mask)
+
+
+def innermost(mask: Mask) -> Mask:
+    """The mask inside weights of tokens and prefix tokens."""
+    while isinstance(mask, Scaled | Bordered):
+        mask = mask.inner
+    return Ones(mask.length, mask.device) if isinstance(mask, Padding) else mask
+
+
+def without_token_weights(mask: Mask) -> Mask:
+    """The mask inside weights of tokens, with its prefix tokens."""
+    while isinstance(mask, Scaled):
+        mask = mask.inner
+    return mask
+
+
+def has_token_weights(mask: Mask) -> bool:
+    """Whether the outermost part of a mask is one weight for each token."""
+    return isinstance(mask, Scaled)
+
+
+def blocks_of(mask: Mask) -> list[Mask] | None:
+    """The masks of a `BlockDiagonal`, each with its own weights of tokens; None for other masks."""
+    if isinstance(mask, BlockDiagonal):
+        parts = [blocks_of(part) or [part] for part in mask.masks]
+        return [part for several in parts for part in several]
+    if not isinstance(mask, Scaled):
+        return None
+    inner = blocks_of(mask.inner)
+    if inner is None:
+        return None
+    parts, start = [], 0
+    for part in inner:
+        stop = start + part.length
+        left, right = (None if x is None else x[..., start:stop] for x in (mask.left, mask.right))
+        parts.append(Scaled(part, left, right))
+        start = stop
+    return parts
+
+
+def scan_leaves(mask: Mask) -> list[Mask]:
+    """The masks that a scan goes through one by one."""
+    if isinstance(mask, Scaled | Bordered):
+        return scan_leaves(mask.inner)
+    if isinstance(mask, Sum | BlockDiagonal):
+        return [leaf for part in mask.masks for leaf in scan_leaves(part)]
+    return [Ones(mask.length, mask.device)] if isinstance(mask, Padding) else [mask]
+
+
+def scan_shape(mask: Mask) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+    """The grid of a mask with states, and the passes of a state along each axis; None: no states.
+
+    A causal mask counts as the one-sided exponential that it is.
+    """
+    if isinstance(mask, Causal):
+        return (mask.length,), (1,)
+    if not isinstance(mask, Exponential):
+        return None
+    axes = range(len(mask.grid))
+    return mask.grid, tuple(mask.terms * (1 if axis in mask.one_sided else 2) for axis in axes)
+
+
+def as_exponential(mask: Mask, like: Tensor) -> Exponential:
+    """A mask with states as an exponential: a causal one is one-sided and does not decay."""
+    if isinstance(mask, Exponential):
+        return mask
+    assert isinstance(mask, Causal)
+    return Exponential(like.new_zeros(1), like.new_ones(1), (mask.length,), one_sided=(0,))
+
+
+def kept_keys(mask: Mask) -> Tensor | None:
+    """Which keys a mask does not hide from all queries by a weight of 0, (..., L); None: all."""
+    if isinstance(mask, Padding):
+        return mask.keep
+    if isinstance(mask, Scaled):
+        inner = kept_keys(mask.inner)
+        own = None if mask.right is None else mask.right != 0
+        return own if inner is None else inner if own is None else own & inner
+    return None
+
+
+def describe(mask: Mask) -> str:
+    """Say what a mask is: `Toeplitz on a (14, 14) grid behind 1 prefix token`."""
+    leaf = innermost(mask)
+    grid = getattr(leaf, "grid", None)
+    words = f"{type(leaf).__name__} " + (
+        f"of {leaf.length} tokens" if grid is None else f"on a {grid} grid"
+    )
+    border, _ = split_border(without_token_weights(mask))
+    if border.prefix:
+        words += f" behind {border.prefix} prefix token" + ("s" if border.prefix > 1 else "")
+    return words + (" with token weights" if has_token_weights(mask) else "")
+
+
+# --- from q, k, v to the sums of plain masks ----------------------------------------------------
+
+
+def attend(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Mask,
+    leaf_sums: LeafSums,
+    *,
+    features: FeatureMap | None = None,
+    floor: float = 0.0,
+) -> Tensor:
+    """Masked attention, (..., L, D) in v's dtype, by the sums that a form makes of plain masks."""
+    keep, dtype = kept_keys(mask), v.dtype
+    if features is not None:
+        q, k = features(q, k, keep)
+    common = common_dtype(q, k, v)
+    q, k, v = q.to(common), k.to(common), v.to(common)
+    v = F.pad(v, (0, 1), value=1.0)  # one more column: the normalizer
+    sums, absolute = weighted_sums(q, k, v, mask, leaf_sums)
+    if floor:  # a matrix of rank one: what it adds to all rows is one sum over the values
+        seen = v if keep is None else v.masked_fill(~keep[..., None], 0.0)
+        added = floor * seen.sum(-2, keepdim=True)
+        sums, absolute = sums + added, absolute + added[..., -1:].abs()
+    return (sums[..., :-1] / safe_denominator(sums[..., -1:], absolute)).to(dtype)
+
+
+def weighted_sums(
+    q: Tensor, k: Tensor, v: Tensor, mask: Mask, leaf_sums: LeafSums
+) -> tuple[Tensor, Tensor]:
+    """`A v` and the absolute row sums of A (or a bound of them), for `A = M * (q k^T)`.
+
+    (..., L, D + 1) and (..., L, 1): v has one more column, of ones.
+    """
+    if isinstance(mask, Padding):
+        mask = Scaled(Ones(mask.length, mask.keep.device), right=mask.keep)
+    if isinstance(mask, Scaled):
+        q, k, v = _with_token_weights(q, k, v, mask)
+        common = common_dtype(q, k, v)  # the weights may be of a higher precision
+        q, k, v = q.to(common), k.to(common), v.to(common)
+        return weighted_sums(q, k, v, mask.inner, leaf_sums)
+    if isinstance(mask, Bordered):
+        return _bordered_sums(q, k, v, mask, leaf_sums)
+    if isinstance(mask, BlockDiagonal):
+        parts = zip(*(x.split(mask.lengths, -2) for x in (q, k, v)), mask.masks, strict=True)
+        pairs = [weighted_sums(a, b, c, part, leaf_sums) for a, b, c, part in parts]
+        sums, absolute = zip(*pairs, strict=True)
+        return stack_rows(sums), stack_rows(absolute)
+    return leaf_sums(q, k, v, mask)
+
+
+def term_sums(
+    q: Tensor, k: Tensor, v: Tensor, mask: Mask, leaf_sums: LeafSums
+) -> tuple[Tensor, Tensor]:
+    """The same for a leaf that may be a `Sum`, whose terms are summed one by one."""
+    if not isinstance(mask, Sum):
+        return leaf_sums(q, k, v, mask)
+
+    def term(q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> tuple[Tensor, Tensor]:
+        return term_sums(q, k, v, mask, leaf_sums)
+
+    pairs = [weighted_sums(q, k, v, part, term) for part in mask.masks]
+    sums, absolute = zip(*pairs, strict=True)
+    return total(sums), total(absolute)
+
+
+def absorb_token_weights(
+    q: Tensor, k: Tensor, v: Tensor, mask: Mask, features: FeatureMap | None
+) -> tuple[Tensor, Tensor, Tensor, Mask, FeatureMap | None]:
+    """Move weights of tokens from the mask into q, k and v, which are then feature-mapped.
+
+    A mask without such weights stays as it is, and so do q and k: the map is still to be applied.
+    """
+    if not isinstance(mask, Scaled):
+        return q, k, v, mask, features
+    if features is not None:
+        q, k = features(q, k, kept_keys(mask))
+    while isinstance(mask, Scaled):
+        q, k, v = _with_token_weights(q, k, v, mask)
+        mask = mask.inner
+    return q, k, v, mask, None
+
+
+def _with_token_weights(
+    q: Tensor, k: Tensor, v: Tensor, mask: Scaled
+) -> tuple[Tensor, Tensor, Tensor]:
+    """q and k times the weights of their tokens; a hidden key leaves no trace, not even NaN."""
+    if mask.left is not None:
+        q = zero_where_zero(mask.left[..., None], q)
+    if mask.right is not None:
+        k = zero_where_zero(mask.right[..., None], k)
+        v = finite_where_zero(mask.right[..., None], v)
+    return q, k, v
+
+
+def _bordered_sums(
+    q: Tensor, k: Tensor, v: Tensor, mask: Bordered, leaf_sums: LeafSums
+) -> tuple[Tensor, Tensor]:
+    """Rows and columns of the few prefix tokens are thin products next to the inner mask."""
+    p = mask.prefix
+    if p == 0:
+        return weighted_sums(q, k, v, mask.inner, leaf_sums)
+    (q0, q1), (k0, k1), (v0, v1) = ((x[..., :p, :], x[..., p:, :]) for x in (q, k, v))
+    ones = q.new_ones(p)
+    row = ones if mask.row is None else mask.row.to(q.dtype)
+    column = ones if mask.column is None else mask.column.to(q.dtype)
+    corner = q.new_ones(p, p) if mask.corner is None else mask.corner.to(q.dtype)
+
+    inner, inner_absolute = weighted_sums(q1, k1, v1, mask.inner, leaf_sums)
+    with without_autocast(q.device.type):
+        to_prefix = (q1 @ k0.mT) * column[..., None, :]
+        in_corner = (q0 @ k0.mT) * corner
+        top = in_corner @ v0 + row[..., None] * (q0 @ (k1.mT @ v1))
+        bottom = inner + to_prefix @ v0
+        with torch.no_grad():
+            seen = q0.abs() @ k1.abs().sum(-2, keepdim=True).mT
+            top_absolute = in_corner.abs().sum(-1, keepdim=True) + row.abs()[..., None] * seen
+            bottom_absolute = inner_absolute + to_prefix.abs().sum(-1, keepdim=True)
+    return stack_rows([top, bottom]), stack_rows([top_absolute, bottom_absolute])
+
+
+def common_dtype(*tensors: Tensor) -> torch.dtype:
+    """The precision of sums over these tensors: float32 or wider."""
+    return reduce(torch.promote_types, (x.dtype for x in tensors), torch.float32)
