@@ -155,6 +155,38 @@ def test_an_open_batch_plays_no_part():
     assert plan_attention(calls[0]) == plan_attention(large)
 
 
+def test_plans_are_kept_and_tell_calls_apart(monkeypatch):
+    made, real = [], plan._plan
+    monkeypatch.setattr(plan, "_plan", lambda *x: made.append(x) or real(*x))
+    mask = Bordered(Toeplitz(torch.rand(3, 7), (4,)), 1)
+    first = request(mask, 3, 8, 8)
+    assert plan_attention(first) is plan_attention(request(mask, 3, 8, 8)) and len(made) == 1
+    others = [
+        request(mask, 3, 8, 8, path="product"),
+        request(mask, 3, 8, 8, budget=10),
+        request(mask, 3, 8, 8, dropout=0.1),
+        request(mask, 3, 8, 8, floor=0.1),
+        request(mask, 3, 8, 8, wide_range=True),
+        request(mask, 3, 8, 8, grad=False),
+        request(mask, 3, 8, 8, autocast=torch.bfloat16),
+        request(mask, 3, 8, 8, dtype=torch.float64),
+        request(mask, 3, 8, 8, device="cuda"),
+        request(mask, 3, 8, 9),
+        request(mask, 3, 9, 8),
+        request(mask, 6, 8, 8),
+        request(Bordered(Toeplitz(torch.rand(3, 9), (5,)), 1), 3, 8, 8),
+        request(Bordered(Toeplitz(torch.rand(3, 7), (4,)), 2), 3, 8, 8),
+        request(Scaled(mask, right=torch.ones(5)), 3, 8, 8),
+        request(BlockDiagonal([mask]), 3, 8, 8),
+    ]
+    for count, other in enumerate(others, 2):
+        plan_attention(other)
+        assert len(made) == count
+    values = Dense(torch.rand(3, 3))  # the cost of other masks may depend on their values
+    assert plan_attention(request(values, 3, 8, 8)) == plan_attention(request(values, 3, 8, 8))
+    assert len(made) == count + 2
+
+
 def test_a_call_asks_once(monkeypatch):
     asked, real = [], plan_attention
 

@@ -8,7 +8,7 @@ reads the values of a tensor.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Any, ClassVar, Literal, Protocol
@@ -23,7 +23,7 @@ from vit_rpe.masks.precision import in_function_transform
 
 from .calibrate import device_costs
 from .cost import PathCosts, default_budget, default_costs
-from .structure import blocks_of, common_dtype, innermost
+from .structure import blocks_of, common_dtype, innermost, signature
 
 PathName = Literal["auto", "explicit", "product", "scan"]
 ConcretePath = Literal["explicit", "product", "scan"]
@@ -32,6 +32,9 @@ PATHS = ("auto", "explicit", "product", "scan")
 
 # No machine's constants differ so much from the defaults that a path this many times cheaper loses.
 _FAR_AHEAD = 5.0
+# Plans that are kept, by the requests that they are for.
+_MOST_PLANS = 4096
+_PLANS: dict[Hashable, AttentionPlan] = {}
 
 
 @dataclass(frozen=True)
@@ -118,6 +121,16 @@ class AttentionRequest:
         tracing = self.tracing != ""
         return default_budget(path, self.device.type, self.mask.length, self.dtype, tracing)
 
+    def key(self) -> Hashable | None:
+        """All that a plan depends on; None where that is more than shapes and switches."""
+        mask = signature(self.mask)
+        if mask is None:
+            return None
+        switches = (self.path, self.budget, self.dropout > 0, self.floor != 0, self.wide_range)
+        sizes = (self.batch_shape, self.num_features, self.num_values)
+        kinds = (self.dtype, self.device, self.autocast, self.grad, self.nonnegative)
+        return mask, switches, sizes, kinds
+
     def of_part(self, mask: Mask, **changes: object) -> AttentionRequest:
         """The request for a part of the mask."""
         return replace(self, mask=mask, **changes)  # pyright: ignore[reportArgumentType]
@@ -189,8 +202,25 @@ def plan_attention(request: AttentionRequest, costs: PathCosts | None = None) ->
     """Decide how a call is computed: a pure function of the request and of `costs`.
 
     `costs` are the constants of the cost model. By default they are those of the request's device,
-    which are asked for only where a choice is close.
+    which are asked for only where a choice is close; such plans are kept.
     """
+    key = request.key() if costs is None and not request.tracing else None
+    if key is None:
+        return _plan_parts(request, costs)
+    plan = _PLANS.get(key)
+    if plan is None:
+        if len(_PLANS) >= _MOST_PLANS:
+            _PLANS.clear()
+        plan = _PLANS[key] = _plan_parts(request, costs)
+    return plan
+
+
+def forget_plans() -> None:
+    """Plan every call again, after a change of forms or constants."""
+    _PLANS.clear()
+
+
+def _plan_parts(request: AttentionRequest, costs: PathCosts | None) -> AttentionPlan:
     parts = blocks_of(request.mask)
     if parts is None:
         return _plan(request, costs)
@@ -224,52 +254,57 @@ def refusals(request: AttentionRequest) -> list[tuple[Form, str | None]]:
 
 def estimate(request: AttentionRequest, costs: PathCosts) -> float:
     """The estimated nanoseconds of the path that a request names."""
-    return next(form for form in _serving_forms(request) if form.path == request.path).cost(
-        request, costs
-    )
+    assert request.path != "auto"
+    return _serving_forms(request)[request.path].cost(request, costs)
 
 
 def _plan(request: AttentionRequest, costs: PathCosts | None) -> AttentionPlan:
     if request.dropout > 0:
-        return _with_form(request, "explicit", "dropout of weights needs the explicit path")
+        return _asked_for(request, "explicit", "dropout of weights needs the explicit path")
     if request.path != "auto":
-        return _with_form(request, request.path, f"path {request.path!r} was asked for")
+        return _asked_for(request, request.path, f"path {request.path!r} was asked for")
     forms = _serving_forms(request)
     constants = costs or default_costs(request.device.type)
     estimates = _estimates(request, forms, constants)
     best = min(estimates, key=estimates.__getitem__)
     close = [path for path, ns in estimates.items() if ns <= _FAR_AHEAD * estimates[best]]
     if len(close) > 1 and costs is None and not request.tracing:
-        constants = device_costs(request.device)
-        estimates = _estimates(request, forms, constants)
-        best = min(estimates, key=estimates.__getitem__)
-    return _with_form(request, best, _comparison(estimates))
+        measured = device_costs(request.device)
+        if measured is not constants:
+            estimates = _estimates(request, forms, measured)
+            best = min(estimates, key=estimates.__getitem__)
+    return _with_form(request, forms[best], _comparison(estimates))
 
 
 def _estimates(
-    request: AttentionRequest, forms: list[Form], costs: PathCosts
+    request: AttentionRequest, forms: dict[ConcretePath, Form], costs: PathCosts
 ) -> dict[ConcretePath, float]:
-    return {form.path: form.cost(request, costs) for form in forms}
+    return {path: form.cost(request, costs) for path, form in forms.items()}
 
 
-def _serving_forms(request: AttentionRequest) -> list[Form]:
+def _serving_forms(request: AttentionRequest) -> dict[ConcretePath, Form]:
     """The first form of each path that serves the request."""
-    found: dict[str, Form] = {}
+    found: dict[ConcretePath, Form] = {}
     for form in FORMS:
         if form.path not in found and form.supports(request) is None:
             found[form.path] = form
-    return list(found.values())
+    return found
 
 
-def _with_form(request: AttentionRequest, path: ConcretePath, reason: str) -> AttentionPlan:
-    refusal = ""
+def _asked_for(request: AttentionRequest, path: ConcretePath, reason: str) -> AttentionPlan:
+    """The plan for a path that is not chosen by its cost."""
+    refusal = None
     for form in FORMS:
         if form.path == path:
             refusal = form.supports(request)
             if refusal is None:
-                budget = request.resolved_budget(path)
-                return AttentionPlan(path, form.name, form.blocks(request), budget, reason)
+                return _with_form(request, form, reason)
     raise ValueError(f"path {path!r} {refusal}; use another path, or 'auto'")
+
+
+def _with_form(request: AttentionRequest, form: Form, reason: str) -> AttentionPlan:
+    budget = request.resolved_budget(form.path)
+    return AttentionPlan(form.path, form.name, form.blocks(request), budget, reason)
 
 
 def _form(plan: AttentionPlan) -> Form:

@@ -7,7 +7,7 @@ Shapes: L tokens, M features, D value channels; leading dims are batch and heads
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from functools import reduce
 
 import torch
@@ -26,6 +26,7 @@ from vit_rpe.masks import (
     Padding,
     Scaled,
     Sum,
+    Toeplitz,
 )
 from vit_rpe.masks.base import finite_where_zero, zero_where_zero
 from vit_rpe.masks.compose import stack_rows, total
@@ -39,9 +40,9 @@ LeafSums = Callable[[Tensor, Tensor, Tensor, Mask], tuple[Tensor, Tensor]]
 # --- what a mask is made of ---------------------------------------------------------------------
 
 
-def split_border(mask: Mask) -> tuple[Bordered, Mask]:
-    """The border of a mask and what is inside; a mask without one has a border of no tokens."""
-    return (mask, mask.inner) if isinstance(mask, Bordered) else (Bordered(mask, 0), mask)
+def split_border(mask: Mask) -> tuple[Bordered | None, Mask]:
+    """The border of a mask, if it has one, and what is inside."""
+    return (mask, mask.inner) if isinstance(mask, Bordered) else (None, mask)
 
 
 def innermost(mask: Mask) -> Mask:
@@ -112,6 +113,21 @@ def as_exponential(mask: Mask, like: Tensor) -> Exponential:
     return Exponential(like.new_zeros(1), like.new_ones(1), (mask.length,), one_sided=(0,))
 
 
+def signature(mask: Mask) -> Hashable | None:
+    """All that a plan may depend on in a mask; None if its cost depends on its values."""
+    if isinstance(mask, Toeplitz):
+        return Toeplitz, mask.grid, mask.lead, mask.nonnegative
+    if isinstance(mask, Exponential):
+        return Exponential, mask.grid, mask.lead, mask.terms, mask.one_sided, mask.nonnegative
+    if isinstance(mask, Ones | Causal | Padding):
+        return type(mask), mask.length, mask.lead
+    if not isinstance(mask, Scaled | Bordered | Sum | BlockDiagonal):
+        return None
+    parts = tuple(signature(part) for part in mask.parts())
+    prefix = mask.prefix if isinstance(mask, Bordered) else 0
+    return None if None in parts else (type(mask), prefix, mask.lead, mask.nonnegative, parts)
+
+
 def kept_keys(mask: Mask) -> Tensor | None:
     """Which keys a mask does not hide from all queries by a weight of 0, (..., L); None: all."""
     if isinstance(mask, Padding):
@@ -131,7 +147,7 @@ def describe(mask: Mask) -> str:
         f"of {leaf.length} tokens" if grid is None else f"on a {grid} grid"
     )
     border, _ = split_border(without_token_weights(mask))
-    if border.prefix:
+    if border is not None and border.prefix:
         words += f" behind {border.prefix} prefix token" + ("s" if border.prefix > 1 else "")
     return words + (" with token weights" if has_token_weights(mask) else "")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from copy import copy
-from functools import cached_property
+from functools import cached_property, lru_cache
 from math import log2, prod, sqrt
 
 import torch
@@ -174,6 +174,7 @@ def _convolve(table: Tensor, x: Tensor, grid: tuple[int, ...]) -> Tensor:
     return result.flatten(-d).mT
 
 
+@lru_cache(maxsize=256)  # asked for in every plan
 def _transform_sizes(grid: tuple[int, ...]) -> list[tuple[int, int]]:
     """(points, length) of the transforms of one column, there and back."""
     sizes = [fast_size(2 * n - 1) for n in grid]

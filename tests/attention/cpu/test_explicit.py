@@ -12,6 +12,7 @@ from tests.zoo import own_tensors, rand, randn, with_tensors
 from vit_rpe.attention import masked_linear_attention
 from vit_rpe.attention.cpu import CpuExplicit, build
 from vit_rpe.attention.cpu.explicit import attend_on_grid
+from vit_rpe.attention.plan import forget_plans
 from vit_rpe.attention.reference import masked_attention
 from vit_rpe.features import ELUFeatures, PositiveRandomFeatures, ReLUFeatures
 from vit_rpe.masks import Bordered, Dense, Exponential, Mask, Toeplitz
@@ -62,6 +63,7 @@ def test_equals_the_generic_path(name, features, floor, monkeypatch):
     for compiled in (True, False):
         if not compiled:
             monkeypatch.setattr(CpuExplicit, "supports", lambda *_: "is turned off")
+            forget_plans()
         out = masked_linear_attention(q, k, v, mask, features=phi, path="explicit", floor=floor)
         results.append((out, *torch.autograd.grad(out, leaves, grad, retain_graph=True)))
     assert len(calls) == 1

@@ -11,6 +11,7 @@ from tests.zoo import rand, randn
 from vit_rpe.attention import masked_linear_attention
 from vit_rpe.attention.cpu import build
 from vit_rpe.attention.paths import TorchExplicit, TorchScan
+from vit_rpe.attention.plan import forget_plans
 from vit_rpe.features import ReLUFeatures
 from vit_rpe.masks import Bordered, Exponential, Toeplitz
 
@@ -138,9 +139,11 @@ def test_flops_of_the_scan(monkeypatch):
     ours = flops(lambda: masked_linear_attention(q, k, v, mask, path="scan"))
     explicit = flops(lambda: masked_linear_attention(q, k, v, mask, path="explicit"))
     monkeypatch.setattr("vit_rpe.attention.plan.FORMS", [TorchScan()])
+    forget_plans()
     plain = flops(lambda: masked_linear_attention(q, k, v, mask, path="scan"))
     assert 0.5 * plain < ours < min(2 * plain, explicit)
     monkeypatch.setattr("vit_rpe.attention.plan.FORMS", [TorchExplicit()])
+    forget_plans()
     slow = flops(lambda: masked_linear_attention(q, k, v, mask, path="explicit"))
     assert explicit == pytest.approx(slow, rel=0.3)
 

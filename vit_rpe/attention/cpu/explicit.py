@@ -42,6 +42,8 @@ class CpuExplicit:
     name: ClassVar[str] = "cpu"
 
     def supports(self, request: AttentionRequest) -> str | None:
+        if request.device.type != "cpu":
+            return f"runs on a CPU, and the tensors are on {request.device.type}"
         mask = structure.without_token_weights(request.mask)
         _, inner = structure.split_border(mask)
         if not isinstance(inner, Toeplitz | Exponential):
@@ -112,14 +114,16 @@ def attend_on_grid(
         divide: by the sums of the rows; otherwise these are one more column, (..., L, D + 1).
     """
     border, inner = structure.split_border(mask)
+    prefix = 0 if border is None else border.prefix
+    weights = (None, None, None) if border is None else (border.row, border.column, border.corner)
     table = inner.toeplitz() if isinstance(inner, Exponential) else inner
     assert isinstance(table, Toeplitz)
     groups = TableGroups(q.shape[:-2], table.lead)
-    call = _Call(table.grid, border.prefix, dtype, features, floor, nonnegative, divide)
-    tensors = (*map(groups.split, (q, k, v)), table.offsets, border.row, border.column)
+    call = _Call(table.grid, prefix, dtype, features, floor, nonnegative, divide)
+    tensors = (*map(groups.split, (q, k, v)), table.offsets, *weights)
     if torch.compiler.is_compiling():  # a compiler finds out itself what is cheap to make again
-        return groups.join(_attend(call, *tensors, border.corner))
-    return groups.join(_Attention.apply(call, *tensors, border.corner))
+        return groups.join(_attend(call, *tensors))
+    return groups.join(_Attention.apply(call, *tensors))
 
 
 @dataclass(frozen=True)

@@ -32,10 +32,10 @@ class FlexExplicit:
     compiled: bool = True
 
     def supports(self, request: AttentionRequest) -> str | None:
-        mask = structure.without_token_weights(request.mask)
-        _, inner = structure.split_border(mask)
         if request.device.type != self.device:
             return f"runs on CUDA, and the tensors are on {request.device.type}"
+        mask = structure.without_token_weights(request.mask)
+        _, inner = structure.split_border(mask)
         if not isinstance(inner, Toeplitz):
             return f"needs a Toeplitz mask, got {type(inner).__name__}"
         if len(mask.lead) > 1 or len(request.batch_shape) != 2:
@@ -75,7 +75,8 @@ def flex_attention(q: Tensor, k: Tensor, v: Tensor, mask: Mask, compiled: bool =
 
     Rows without any weight give zeros.
     """
-    border, inner = structure.split_border(mask)
+    found, inner = structure.split_border(mask)
+    border = Bordered(inner, 0) if found is None else found
     assert isinstance(inner, Toeplitz)
     heads, p = q.shape[1], border.prefix
     cell, origin = _cells(inner.grid, q.device)

@@ -45,7 +45,8 @@ class LayerState(Protocol):
 
 def _border_and_grid(mask: Mask) -> tuple[Bordered, Exponential | Toeplitz]:
     """The border of a mask that a stream can follow, and its mask on a grid of time and space."""
-    border, inner = split_border(mask)
+    found, inner = split_border(mask)
+    border = Bordered(inner, 0) if found is None else found
     if not isinstance(inner, Exponential | Toeplitz) or len(inner.grid) != 3:
         grid = getattr(inner, "grid", "none")
         raise ValueError(
