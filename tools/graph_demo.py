@@ -39,7 +39,7 @@ from vit_rpe.graph import (
 
 # Settings of the citation graphs: GAT's own for GAT; walks, and for Citeseer the recipe, of GKAT
 # were chosen by validation accuracy (docs/gkat.md).
-WALKS = {"num_walks": 100, "length": 3, "lam": 0.5}
+WALKS = {"num_walks": 100, "num_steps": 3, "lam": 0.5}
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class MotifGKAT(nn.Module):
 
 def motifs(args: argparse.Namespace) -> dict[str, float]:
     """Accuracy of both models on graphs that they were not trained on."""
-    transform = RandomWalkKernel(num_walks=50, length=3)
+    transform = RandomWalkKernel(num_walks=50, num_steps=3)
     start = perf_counter()
     unseen = max(1, args.pairs // 3)
     train, test = (
@@ -172,7 +172,7 @@ def citation_accuracy(
         model: nn.Module = GATNodeClassifier(x.shape[1], classes, recipe.out_heads)
         call = lambda: model(x, edges)  # noqa: E731
     else:
-        mask = RandomWalkMask(**WALKS, seed=seed)(edges, len(x))
+        mask = RandomWalkMask(**WALKS, seed=seed)(edges, num_nodes=len(x))
         model = GKATNodeClassifier(
             x.shape[1], 8, classes, out_heads=recipe.out_heads, dropout=recipe.dropout,
             feature_map=feature_map,

@@ -14,9 +14,10 @@ from vit_rpe.attention.memory import LinearMemory, SoftmaxMemory
 from vit_rpe.attention.past import Cache, Room, States, Sums
 from vit_rpe.attention.reference import masked_attention
 from vit_rpe.features import ReLUFeatures
+from vit_rpe.features.names import ELEMENTWISE, RANDOM
 from vit_rpe.masks import Exponential
 from vit_rpe.models import MaskedVideo
-from vit_rpe.models.choices import ELEMENTWISE, RANDOM, VIDEO_RPES
+from vit_rpe.models.choices import VIDEO_RPES
 
 FRAMES, TUBELET, PATCHES = 6, 2, 12
 MASKS = {

@@ -1,10 +1,16 @@
-"""What a device can do, and whether the values of a tensor may be looked at."""
+"""What a device can do, whether the values of a tensor may be looked at, and autocast."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 from torch._C._functorch import peek_interpreter_stack  # pyright: ignore[reportMissingImports]
+
+Method = TypeVar("Method", bound=Callable[..., Tensor])
 
 
 def has_float64(device: torch.device) -> bool:
@@ -27,3 +33,17 @@ def in_function_transform() -> bool:
     if torch.compiler.is_compiling():
         return False
     return peek_interpreter_stack() is not None
+
+
+def full_precision(method: Method) -> Method:
+    """Decorate a method of a mask to run with autocast off: sparse products know no bfloat16."""
+
+    @wraps(method)
+    def without_autocast(mask: Any, *args: Any) -> Tensor:
+        device = next(iter(mask.tensors().values())).device.type
+        if not torch.amp.is_autocast_available(device):  # the meta device has no autocast
+            return method(mask, *args)
+        with torch.autocast(device, enabled=False):
+            return method(mask, *args)
+
+    return without_autocast  # type: ignore[return-value]

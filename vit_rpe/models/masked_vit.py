@@ -14,12 +14,12 @@ from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 
 from vit_rpe.attention.functional import PATHS
-from vit_rpe.features import FeatureMap
+from vit_rpe.features import FeatureMap, TopViTFeatures, make_features
 from vit_rpe.layers import MaskedAttention, MaskedLinearAttention, MaskedSoftmaxAttention
 from vit_rpe.rpe import Border, Grid, OneWayBorder, TokenLayout
 from vit_rpe.rpe.resize import resample
 
-from .choices import TopViTFeatures, choose, make_features, make_rpe
+from .choices import choose, make_rpe
 from .tubelets import padded
 
 
