@@ -5,6 +5,7 @@ import torch
 
 from tests.zoo import rand, randn, sparse_factor
 from vit_rpe.masks import LowRank
+from vit_rpe.masks.csr import SparseMatrix
 
 
 @pytest.mark.parametrize("layout", ["coo", "csr"])
@@ -38,3 +39,24 @@ def test_gradients_reach_sparse_values(layout):
 
     values = pattern.values().clone().requires_grad_()
     torch.autograd.gradcheck(product, (values, x.requires_grad_()))
+
+
+def test_rows_of_columns_suit_sparse_factors():
+    dense = sparse_factor(9, 5)
+    assert LowRank(dense.to_sparse(), dense).by_rows
+    assert LowRank(dense, dense.to_sparse_csr()).by_rows
+    assert not LowRank(dense, dense).by_rows
+
+
+def test_a_shared_factor_is_sorted_once(monkeypatch):
+    made = []
+    init = SparseMatrix.__init__
+    monkeypatch.setattr(SparseMatrix, "__init__", lambda *a: (made.append(1), init(*a))[1])
+    dense = sparse_factor(9, 5)
+    factor = dense.to_sparse()
+    mask, x = LowRank(factor, factor), randn(9, 2)
+    for _ in range(3):
+        torch.testing.assert_close(mask.matmul(x), dense @ dense.T @ x)
+    assert len(made) == 1
+    mask.u = (2 * dense).to_sparse()
+    torch.testing.assert_close(mask.matmul(x), 2 * dense @ dense.T @ x)

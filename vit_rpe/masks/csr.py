@@ -1,4 +1,4 @@
-"""Constant sparse matrices, multiplied as CSR: about ten times faster than gather and add.
+"""Sparse matrices with a fixed pattern, multiplied as CSR: much faster than gather and add.
 
 Shapes: a matrix is (R, N) with E entries; x is (..., N, C), the result (..., R, C).
 """
@@ -15,11 +15,11 @@ from torch import Tensor
 
 _CACHE = 8 << 20  # bytes of a CPU's cache that the gathered columns may fill
 _LOOKUPS = 1 << 22  # entries that are looked up at a time
-_LINE = 64  # bytes that come from memory together
+_LINE = 64  # bytes of a cache line
 
 
 def block_width(rows: int, x: Tensor) -> int:
-    """How many columns of x to multiply at a time, if `rows` numbers of each are read at random."""
+    """Choose how many columns of x to multiply at a time, if `rows` of them are read at random."""
     if x.device.type != "cpu":
         return max(1, x.shape[-1])
     lines = max(1, _CACHE // (_LINE * rows))
@@ -27,21 +27,21 @@ def block_width(rows: int, x: Tensor) -> int:
 
 
 def row_starts(row: Tensor, num_rows: int) -> Tensor:
-    """Where each row begins in a sorted list of row numbers, (num_rows + 1,)."""
+    """Find where each row begins in a sorted list of row numbers, (num_rows + 1,)."""
     counts = torch.bincount(row, minlength=num_rows)
     return torch.nn.functional.pad(counts.cumsum(0), (1, 0))
 
 
 class SparseMatrix:
-    """A sparse matrix known by its entries, which may be given as often as one likes.
+    """A fixed sparsity pattern; duplicate entries add up.
 
     The pattern is sorted once, for the matrix and its transpose; `product` takes values (..., E)
     that may change from call to call and have gradients. `in_order` brings values that were given
-    with the entries into the matrix's order. Indices are int32 where that is enough: MKL wants it,
-    and would convert with every product.
+    with the entries into the matrix's order. Indices are int32 where that is enough: MKL needs it,
+    and would convert them in every product.
     """
 
-    _order: Tensor | None = None  # where each entry was given; None: they came in order
+    _order: Tensor | None = None  # the given position of each entry; None: they came in order
 
     def __init__(self, row: Tensor, column: Tensor, shape: tuple[int, int]):
         self._order = torch.argsort(row.long() * shape[1] + column)
@@ -55,19 +55,19 @@ class SparseMatrix:
 
     @classmethod
     def from_sorted(cls, starts: Tensor, column: Tensor, shape: tuple[int, int]) -> SparseMatrix:
-        """Of entries that are sorted by row, then column, each given once."""
+        """Make the matrix from entries that are sorted by row, then column, without duplicates."""
         matrix = cls.__new__(cls)
         matrix._set(starts, column, shape)
         return matrix
 
     @classmethod
     def selection(cls, index: Tensor, size: int) -> SparseMatrix:
-        """The matrix that takes rows: `(S x)[i] = x[index[i]]`, 0 where the index is negative."""
-        place = (index >= 0).nonzero().squeeze(-1)
-        return cls(place, index[place], (len(index), size))
+        """Make the matrix that selects rows: `(S x)[i] = x[index[i]]`, 0 for a negative index."""
+        row = (index >= 0).nonzero().squeeze(-1)
+        return cls(row, index[row], (len(index), size))
 
     def in_order(self, values: Tensor) -> Tensor:
-        """Values (..., E) as they were given with the entries, in the order of the matrix."""
+        """Bring values (..., E) from the order of the given entries into that of the matrix."""
         return values if self._order is None else values.index_select(-1, self._order)
 
     @property
@@ -91,31 +91,31 @@ class SparseMatrix:
 
     @cached_property
     def _across(self) -> Tensor:
-        """Which entry each of the transpose's is."""
+        """For each entry of the transpose, its position in this matrix."""
         return torch.argsort(self.column, stable=True).to(self.column.dtype)
 
     def transposed(self, values: Tensor) -> Tensor:
-        """Values (..., E) in the order of the transpose's entries."""
+        """Bring values (..., E) into the order of the transpose's entries."""
         return values.index_select(-1, self._across)
 
     def __matmul__(self, x: Tensor) -> Tensor:
-        """The product of the matrix whose entries are 1."""
+        """Multiply by the matrix whose entries are 1."""
         if x.ndim == 2:
             return _UnitProduct.apply(self, x)
         parts = [_UnitProduct.apply(self, part) for part in x.flatten(0, -3)]
         return torch.stack(parts).unflatten(0, x.shape[:-2])
 
     def unit(self, dtype: torch.dtype) -> Tensor:
-        """The matrix whose entries are 1, as torch's sparse CSR matrix."""
+        """Return the matrix whose entries are 1, as torch's sparse CSR matrix."""
         if dtype not in self._units:
             ones = torch.ones(self.num_entries, dtype=dtype, device=self.column.device)
             self._units[dtype] = self.tensor(ones)
         return self._units[dtype]
 
     def product(self, values: Tensor, x: Tensor, transposed: Tensor | None = None) -> Tensor:
-        """The product with entries `values` (..., E), in this matrix's order.
+        """Multiply by the matrix with entries `values` (..., E), in this matrix's order.
 
-        The backward pass needs them `transposed`; who has them can give them.
+        Pass `transposed` if already computed; backward needs it.
         """
         lead = torch.broadcast_shapes(values.shape[:-1], x.shape[:-2])
         if not lead:
@@ -129,7 +129,7 @@ class SparseMatrix:
         return torch.stack(parts).unflatten(0, lead)
 
     def row_dots(self, values: Tensor, first: Tensor, second: Tensor) -> Tensor:
-        """Dot products of rows, for pairs of them: values (..., E), pairs (P,) -> (..., P).
+        """Compute dot products of pairs of rows: values (..., E), pairs (P,) -> (..., P).
 
         Each entry of the first row is looked up in the second; some pairs at a time.
         """
@@ -150,13 +150,13 @@ class SparseMatrix:
         begin = self.starts[first].long() - (count[first].cumsum(0) - count[first])
         entry = begin[pair] + torch.arange(len(pair), device=first.device)
         wanted = second[pair] * self.shape[1] + self.column[entry]
-        place = torch.searchsorted(keys, wanted).clamp(max=max(len(keys) - 1, 0))
-        met = (keys[place] == wanted).nonzero().squeeze(-1)
-        products = values[..., entry[met]] * values[..., place[met]]
+        other = torch.searchsorted(keys, wanted).clamp(max=max(len(keys) - 1, 0))
+        met = (keys[other] == wanted).nonzero().squeeze(-1)
+        products = values[..., entry[met]] * values[..., other[met]]
         return values.new_zeros(*values.shape[:-1], len(first)).index_add(-1, pair[met], products)
 
     def tensor(self, values: Tensor) -> Tensor:
-        """As torch's sparse CSR matrix."""
+        """Return torch's sparse CSR matrix with these values."""
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="Sparse CSR tensor support")
             return torch.sparse_csr_tensor(
@@ -176,10 +176,10 @@ class _UnitProduct(torch.autograd.Function):
 
 
 class _Product(torch.autograd.Function):
-    """One matrix, one set of columns. The gradient of the values has E entries, never R x N.
+    """The product of one matrix and one set of columns; gradients of values have E entries.
 
     Its gradients are such products and `_Samples`, and those of `_Samples` are such products:
-    both can be differentiated as often as one likes.
+    both can be differentiated any number of times.
     """
 
     @staticmethod

@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 class Folded:
-    """Columns (..., L, C) as (H..., L, B C): leading dims that the mask does not know are columns.
+    """Columns (..., L, C) as (H..., L, B C): leading dims that the mask does not have are columns.
 
     A mask without heads then multiplies two-dimensional matrices, however many samples there are.
     """
@@ -24,14 +24,14 @@ class Folded:
         self.columns = x.reshape(*x.shape[: len(self.own) + 1], -1)
 
     def values(self, value: Tensor, own_dims: int = 0) -> Tensor:
-        """A value of the mask, (lead..., own dims), without its leading dims of size 1."""
+        """Reshape a value of the mask, (lead..., own dims), to drop leading dims of size 1."""
         shape = value.shape[value.ndim - own_dims :]
         lead = value.shape[: value.ndim - own_dims]
         full = [1] * (len(self.full) - len(lead)) + list(lead)
         return value.reshape([*(full[i] for i in self.own), *shape])
 
     def unfold(self, result: Tensor) -> Tensor:
-        """Columns of the result, back in their places."""
+        """Bring columns of the result back to the leading dims of x."""
         result = result.reshape(*result.shape[:-1], *self.tail)
         inverse = [self.order.index(i) for i in range(len(self.order))]
         return result.permute(inverse)
