@@ -92,8 +92,11 @@ def draw_walks(edges: Tensor, num_walks: int, num_steps: int | None, n: int, **o
 
 
 STAR = both_directions(torch.tensor([[0, 0, 0], [1, 2, 3]]))
-FOREST = random_forest(7, 4, 1, 3)
-GRAPH = random_graph(9, 14)  # of 11 nodes: two have no edge at least
+# The same in every process, whatever was drawn before this module was imported.
+with torch.random.fork_rng(devices=[]):
+    torch.manual_seed(2)
+    FOREST = random_forest(7, 4, 1, 3)
+    GRAPH = random_graph(9, 14)  # of 11 nodes: two have no edge at least
 
 
 def diffusion(kind: str, weighted: bool = True) -> Diffusion:

@@ -68,4 +68,5 @@ class AdditiveFeatures(FeatureMap):
 
 
 def _too_wide(below: Tensor) -> bool:
+    """Tell whether float32 would lose some of these distances below the largest exponent."""
     return below.dtype == torch.float32 and bool(below.amax() > _RANGE)

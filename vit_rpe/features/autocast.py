@@ -1,4 +1,4 @@
-"""Code that autocast must leave alone."""
+"""Whether autocast is on, and how to turn it off."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 
 
 def autocast_dtype(device: str) -> torch.dtype | None:
-    """The precision that autocast gives to matrix products on a kind of device; None if it is off.
+    """Return autocast's precision of matrix products on a kind of device; None if it is off.
 
     The meta device has no autocast at all.
     """
@@ -18,7 +18,7 @@ def autocast_dtype(device: str) -> torch.dtype | None:
 
 
 def without_autocast(device: str) -> AbstractContextManager:
-    """Inside, tensors keep the precision that they have."""
+    """Turn autocast off in a `with` block: tensors keep the precision that they have."""
     if autocast_dtype(device) is None:
         return nullcontext()
     return torch.autocast(device, enabled=False)

@@ -11,11 +11,12 @@ from vit_rpe.extras import import_extra
 from .base import GraphMask
 from .distances import shortest_path_mask, shortest_paths
 from .edges import Graph, as_graph
-from .gkat import DynamicWalks, GKATConv, RandomWalkMask
+from .gkat import DynamicWalks, GKATConv
 from .lattices import both_directions, grid_edges, hypercube_edges
 from .spectral import Diffusion, Hypercube
 from .trees import TreeExponential, TreeFunction
 from .walks import (
+    RandomWalkMask,
     SeriesKernel,
     WalkKernel,
     Walks,

@@ -8,11 +8,11 @@ from typing import Any, Self
 from torch import Tensor
 
 from vit_rpe.masks import Mask
-from vit_rpe.masks.values import as_values
+from vit_rpe.masks.base import as_values
 
 
 class GraphMask(Mask):
-    """A mask made from a graph: what was worked out from the graph stays, its values may change.
+    """A mask made from a graph: the graph is fixed, and the values may change.
 
     The constructor looks at the graph itself, values and all, so it belongs before training; in a
     forward pass `with_values` puts the learned values into an existing mask, at no cost. `matmul`,

@@ -10,8 +10,7 @@ from functools import cached_property
 import torch
 from torch import Tensor, nn
 
-from .csr import SparseMatrix
-from .folded import Folded
+from .csr import Folded, SparseMatrix
 from .precision import in_function_transform
 
 

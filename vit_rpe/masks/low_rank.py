@@ -11,7 +11,7 @@ from .precision import full_precision
 
 
 class LowRank(Mask):
-    """`M = u v^T` for u and v of shape (..., L, r), each dense or sparse. O(entries of u and v).
+    """The mask `M = u v^T`, u and v (..., L, r), each dense or sparse. O(entries of u and v).
 
     Sparse factors are torch COO or CSR matrices of two dims. Gradients reach their values without a
     dense L x L or L x r matrix.

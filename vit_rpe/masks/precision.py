@@ -14,12 +14,12 @@ Method = TypeVar("Method", bound=Callable[..., Tensor])
 
 
 def has_float64(device: torch.device) -> bool:
-    """Whether tensors in float64 exist on the device."""
+    """Tell whether tensors in float64 exist on the device."""
     return device.type != "mps"
 
 
 def is_readable(x: Tensor) -> bool:
-    """Whether a decision may depend on the values of x.
+    """Tell whether a decision may depend on the values of x.
 
     Not on a GPU, which would be waited for, and not where there are no values: on the meta device,
     in fake tensors, and inside the transforms of torch.func.
@@ -29,7 +29,7 @@ def is_readable(x: Tensor) -> bool:
 
 
 def in_function_transform() -> bool:
-    """Whether the code runs inside torch.func.grad, vmap, jvp and the like."""
+    """Tell whether the code runs inside torch.func.grad, vmap, jvp and the like."""
     if torch.compiler.is_compiling():
         return False
     return peek_interpreter_stack() is not None

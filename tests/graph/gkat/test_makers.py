@@ -8,6 +8,7 @@ from tests.graph.gkat.layers import WALKS, pair
 from tests.graph.graphs import random_graph, random_tree
 from vit_rpe.graph import RandomWalkMask, random_walks
 from vit_rpe.graph.gkat import makers
+from vit_rpe.graph.walks import kernel
 
 
 def test_walks_are_drawn_afresh_in_training():
@@ -27,7 +28,7 @@ def test_walks_are_drawn_afresh_in_training():
 def test_graphs_that_were_seen_are_not_walked_again(monkeypatch):
     walked = []
     monkeypatch.setattr(
-        makers, "random_walks", lambda *a, **o: walked.append(a) or random_walks(*a, **o)
+        kernel, "random_walks", lambda *a, **o: walked.append(a) or random_walks(*a, **o)
     )
     conv, _ = pair("elu")
     x, weight = torch.randn(9, 5), torch.rand(16)

@@ -6,6 +6,5 @@ their names.
 
 from .conv import GKATConv
 from .dynamic import DynamicWalks
-from .makers import RandomWalkMask
 
-__all__ = ["DynamicWalks", "GKATConv", "RandomWalkMask"]
+__all__ = ["DynamicWalks", "GKATConv"]

@@ -16,11 +16,11 @@ from vit_rpe.attention.reference import safe_denominator
 from vit_rpe.features import AdditiveFeatures, FeatureMap, PositiveRandomFeatures, make_features
 from vit_rpe.features.names import is_random
 from vit_rpe.masks import Dense, Mask
-from vit_rpe.masks.values import as_count
+from vit_rpe.masks.base import as_count
 
 from ..edges import Graph, as_graph
-from ..walks.kernel import WalkKernel
-from .makers import MaskMaker, RandomWalkMask, RecentMasks, as_maker
+from ..walks.kernel import RandomWalkMask, WalkKernel
+from .makers import MaskMaker, RecentMasks, as_maker
 
 _LEAST_COLUMNS = 17  # of Algorithm 1 that are multiplied at a time
 _SMALLEST_FEATURE = 1e-30  # features below this may have lost digits
@@ -282,7 +282,7 @@ def _sizes(batch: Tensor | None, nodes: int) -> list[int]:
 
 
 def _budget(v: Tensor) -> int:
-    """Bytes for `_LEAST_COLUMNS` columns at least: whole cache lines, even of long columns."""
+    """Return bytes for at least `_LEAST_COLUMNS` columns: whole cache lines, even if long."""
     plenty = 1 << 50
     column = -(-plenty // columns_within(plenty, v))
     return max(default_budget(v), _LEAST_COLUMNS * column)

@@ -8,9 +8,8 @@ import torch
 from torch import Tensor
 
 from ..edges import Graph, as_graph
-from ..walks.kernel import WalkKernel
+from ..walks.kernel import RandomWalkMask, WalkKernel
 from .conv import GKATConv
-from .makers import RandomWalkMask
 
 
 class DynamicWalks:

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-import torch
 from torch import Tensor
 
 from vit_rpe.masks import Mask
 
 from ..edges import Graph
 from ..identity import graph_digest
-from ..walks.kernel import WalkKernel
-from ..walks.walks import random_walks
+from ..walks.kernel import RandomWalkMask
 
 _KEPT = 8  # masks of the graphs that were seen last
 
@@ -24,38 +21,6 @@ class MaskMaker(Protocol):
     def __call__(
         self, edge_index: Any, edge_weight: Tensor | None = None, *, num_nodes: int | None = None
     ) -> Mask: ...
-
-
-@dataclass(frozen=True)
-class RandomWalkMask:
-    """A maker of the paper's mask, RWGNK: `RandomWalkMask(...)(edge_index, edge_weight)`.
-
-    The same seed gives the same walks on the same graph. A layer in training uses `redrawn()` in
-    each forward pass.
-    """
-
-    num_walks: int = 50
-    num_steps: int = 3
-    lam: float = 1.0
-    alpha: float = 1.0
-    seed: int = 0
-
-    def __call__(
-        self,
-        edge_index: Tensor | Graph,
-        edge_weight: Tensor | None = None,
-        *,
-        num_nodes: int | None = None,
-    ) -> WalkKernel:
-        walks = random_walks(
-            edge_index, edge_weight, num_nodes=num_nodes,
-            num_walks=self.num_walks, num_steps=self.num_steps, seed=self.seed,
-        )  # fmt: skip
-        return WalkKernel(walks, self.lam, self.alpha)
-
-    def redrawn(self) -> RandomWalkMask:
-        """Return the same maker with a new seed, from torch's generator (`torch.manual_seed`)."""
-        return replace(self, seed=int(torch.randint(2**62, ())))
 
 
 class RecentMasks:

@@ -106,27 +106,27 @@ def spectral_interval(product: Callable[[Tensor], Tensor], like: Tensor) -> Inte
     """
     seed = torch.Generator(like.device).manual_seed(0)
     q = torch.randn(like.shape, generator=seed, dtype=like.dtype, device=like.device)
-    basis, diagonal, beside = [q / q.norm()], [], []
+    basis, diagonal, off_diagonal = [q / q.norm()], [], []
     for _ in range(min(_LANCZOS, len(like))):
         w = product(basis[-1])
         diagonal.append(float((w * basis[-1]).sum()))
         for _ in range(2):  # once more, against round-off
             for v in basis:
                 w = w - (w * v).sum() * v
-        beside.append(float(w.norm()))
-        if beside[-1] <= 1e-12 * max(map(abs, diagonal + beside)):
+        off_diagonal.append(float(w.norm()))
+        if off_diagonal[-1] <= 1e-12 * max(map(abs, diagonal + off_diagonal)):
             break
         basis.append(w / w.norm())
-    ritz, vectors = _tridiagonal(diagonal, beside[:-1])
-    residual = beside[-1] * vectors[-1].abs()
+    ritz, vectors = _tridiagonal(diagonal, off_diagonal[:-1])
+    residual = off_diagonal[-1] * vectors[-1].abs()
     margin = _MARGIN * float(ritz[-1] - ritz[0])
     low, high = float(ritz[0]), float(ritz[-1])
     below, above = float(residual[0]) + margin, float(residual[-1]) + margin
     return Interval(low - below, high + above, low, high)
 
 
-def _tridiagonal(diagonal: list[float], beside: list[float]) -> tuple[Tensor, Tensor]:
+def _tridiagonal(diagonal: list[float], off_diagonal: list[float]) -> tuple[Tensor, Tensor]:
     matrix = torch.diag(torch.tensor(diagonal, dtype=torch.float64))
-    for k, value in enumerate(beside):
+    for k, value in enumerate(off_diagonal):
         matrix[k, k + 1] = matrix[k + 1, k] = value
     return torch.linalg.eigh(matrix)

@@ -12,10 +12,9 @@ import torch
 from torch import Tensor
 
 from vit_rpe.masks import Mask, Ones, Scaled
-from vit_rpe.masks.base import check_columns, check_rows
-from vit_rpe.masks.folded import Folded
+from vit_rpe.masks.base import as_values, check_columns, check_rows
+from vit_rpe.masks.csr import Folded
 from vit_rpe.masks.precision import full_precision
-from vit_rpe.masks.values import as_values
 
 from ..base import GraphMask
 from ..edges import Graph, as_graph

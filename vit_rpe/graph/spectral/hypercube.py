@@ -6,16 +6,15 @@ import torch
 from torch import Tensor
 
 from vit_rpe.masks import Mask
-from vit_rpe.masks.base import check_columns, check_rows
+from vit_rpe.masks.base import as_count, as_values, check_columns, check_rows
 from vit_rpe.masks.csr import block_width
 from vit_rpe.masks.precision import full_precision
-from vit_rpe.masks.values import as_count, as_values
 
 from ..base import GraphMask
 
 
 class Hypercube(GraphMask):
-    """`exp(-lam L)` on the hypercube of 2^dim nodes (paper, Sec. 4.1). O(L log L) a column.
+    """The kernel `exp(-lam L)` of the hypercube of 2^dim nodes (Sec. 4.1). O(L log L) a column.
 
         M[i, j] = ((1 + e)/2)^(dim - h) ((1 - e)/2)^h,    e = exp(-2 lam),  h = bits that differ
 

@@ -16,7 +16,7 @@ from .chebyshev import Interval, coefficients, expand, spectral_interval
 
 @dataclass(frozen=True)
 class Kind:
-    """Which matrix T is made of a graph: -Adj, plus D for a `laplacian`, over D if `normalized`."""
+    """A choice of the matrix T: -Adj, plus D for a `laplacian`, over D if `normalized`."""
 
     laplacian: bool
     normalized: bool

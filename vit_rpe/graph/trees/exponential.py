@@ -6,10 +6,9 @@ import torch
 from torch import Tensor
 
 from vit_rpe.masks import Mask
-from vit_rpe.masks.base import check_columns, check_rows
-from vit_rpe.masks.folded import Folded
+from vit_rpe.masks.base import as_values, check_columns, check_rows, widest_dtype
+from vit_rpe.masks.csr import Folded
 from vit_rpe.masks.precision import full_precision
-from vit_rpe.masks.values import as_values, widest_dtype
 
 from ..base import GraphMask
 from ..edges import Graph, as_graph
@@ -18,7 +17,7 @@ from .heavy_paths import HeavyPaths
 
 
 class TreeExponential(GraphMask):
-    """`M[i, j] = exp(a dist(i, j) + b)` on a weighted forest (paper, Lemma 3.5). O(L) a column.
+    """The mask `M[i, j] = exp(a dist(i, j) + b)` on a weighted forest (Lemma 3.5). O(L) a column.
 
     `a` and `b` are numbers or tensors (...), one per head, and learnable; so are the weights of the
     edges, which are their lengths. `edge_weight=None` is 1 for every edge. Two passes over the

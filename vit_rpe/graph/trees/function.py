@@ -14,11 +14,9 @@ import torch
 from torch import Tensor
 
 from vit_rpe.masks import Mask, Packing, Scaled, Toeplitz
-from vit_rpe.masks.base import check_columns, check_rows
-from vit_rpe.masks.csr import SparseMatrix
-from vit_rpe.masks.folded import Folded
+from vit_rpe.masks.base import as_values, check_columns, check_rows, widest_dtype
+from vit_rpe.masks.csr import Folded, SparseMatrix
 from vit_rpe.masks.precision import full_precision
-from vit_rpe.masks.values import as_values, widest_dtype
 
 from ..base import GraphMask
 from ..edges import Graph
@@ -31,7 +29,7 @@ _ROUND = 1.5
 
 
 class TreeFunction(GraphMask):
-    """`M[i, j] = values[dist(i, j)]` on an unweighted forest, for any function of the distance.
+    """The mask `M[i, j] = values[dist(i, j)]` on an unweighted forest: any function of distance.
 
     `values` is (..., D), learnable, with D more than the diameter (the longest distance); values
     beyond the diameter have no effect. Two algorithms give the same numbers:

@@ -20,7 +20,7 @@ from vit_rpe.masks.csr import SparseMatrix
 
 from .forest import Forest
 
-# Places are multiplied in blocks of this length; what lies between blocks is the same problem on a
+# Slots are multiplied in blocks of this length; what lies between blocks is the same problem on a
 # list that is 16 times shorter.
 _BLOCK = 16
 

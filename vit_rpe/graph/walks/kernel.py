@@ -6,18 +6,19 @@ Shapes: L nodes, T steps of a walk, C columns; leading dims of the values are he
 from __future__ import annotations
 
 from copy import copy
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from vit_rpe.masks import LowRank, Mask, Scaled
-from vit_rpe.masks.base import check_columns, check_rows
+from vit_rpe.masks.base import as_values, check_columns, check_rows
 from vit_rpe.masks.precision import full_precision
-from vit_rpe.masks.values import as_values
 
 from ..base import GraphMask
+from ..edges import Graph
 from .visits import Visits, WalkFeatures, dense_features, feature_product, power_or_inf
-from .walks import Walks, check_walks
+from .walks import Walks, check_walks, random_walks
 
 
 class WalkKernel(GraphMask):
@@ -115,6 +116,38 @@ class WalkKernel(GraphMask):
     def magnitude(self) -> Mask:
         """The kernel of |lam| under the norms of lam."""
         scale = self._scale(self.visits.values(self._coefficients())).detach()
-        bound = self.with_values(lam=self.lam.detach().abs())
-        bound.alpha = 0.0
+        bound = copy(self)
+        bound.lam, bound.alpha, bound._prepared = self.lam.detach().abs(), 0.0, None
         return Scaled(bound, left=scale, right=scale)
+
+
+@dataclass(frozen=True)
+class RandomWalkMask:
+    """A maker of the paper's mask, RWGNK: `RandomWalkMask(...)(edge_index, edge_weight)`.
+
+    The same seed gives the same walks on the same graph. A layer in training uses `redrawn()` in
+    each forward pass.
+    """
+
+    num_walks: int = 50
+    num_steps: int = 3
+    lam: float = 1.0
+    alpha: float = 1.0
+    seed: int = 0
+
+    def __call__(
+        self,
+        edge_index: Tensor | Graph,
+        edge_weight: Tensor | None = None,
+        *,
+        num_nodes: int | None = None,
+    ) -> WalkKernel:
+        walks = random_walks(
+            edge_index, edge_weight, num_nodes=num_nodes,
+            num_walks=self.num_walks, num_steps=self.num_steps, seed=self.seed,
+        )  # fmt: skip
+        return WalkKernel(walks, self.lam, self.alpha)
+
+    def redrawn(self) -> RandomWalkMask:
+        """Return the same maker with a new seed, from torch's generator (`torch.manual_seed`)."""
+        return replace(self, seed=int(torch.randint(2**62, ())))

@@ -8,9 +8,8 @@ import torch
 from torch import Tensor
 
 from vit_rpe.masks import Mask
-from vit_rpe.masks.base import check_columns, check_rows
+from vit_rpe.masks.base import as_values, check_columns, check_rows
 from vit_rpe.masks.precision import full_precision
-from vit_rpe.masks.values import as_values
 
 from ..base import GraphMask
 from ..edges import connected_components

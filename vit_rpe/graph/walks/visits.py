@@ -12,8 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vit_rpe.masks.csr import SparseMatrix
-from vit_rpe.masks.folded import Folded
+from vit_rpe.masks.csr import Folded, SparseMatrix
 
 from ..edges import connected_components
 from .walks import Walks
@@ -70,9 +69,9 @@ class Visits:
         n, starts = self.pattern.shape[1], self.pattern.starts[start : stop + 1].long()
         row = torch.arange(stop - start, device=starts.device).repeat_interleave(starts.diff())
         inside = slice(int(starts[0]), int(starts[-1]))
-        place = row * n + self.pattern.column[inside]
+        position = row * n + self.pattern.column[inside]
         slab = values.new_zeros(*values.shape[:-1], (stop - start) * n)
-        return slab.index_add(-1, place, values[..., inside]).unflatten(-1, (stop - start, n))
+        return slab.index_add(-1, position, values[..., inside]).unflatten(-1, (stop - start, n))
 
 
 def _count(walks: Walks, num_nodes: int, unbiased: bool) -> tuple[Tensor, Tensor, Tensor]:
@@ -84,14 +83,14 @@ def _count(walks: Walks, num_nodes: int, unbiased: bool) -> tuple[Tensor, Tensor
     node = walks.nodes.flatten()
     seen = (node >= 0).nonzero().squeeze(-1)
     pairs = seen // (w * steps) * num_nodes + node[seen]
-    pairs, place = torch.unique(pairs, return_inverse=True)
+    pairs, pair = torch.unique(pairs, return_inverse=True)
     if unbiased:
         share, kept = walks.importance().flatten()[seen], torch.float64
     else:
         share = torch.ones(len(seen), dtype=torch.int32, device=node.device)
         kept = torch.uint8 if w < 256 else torch.int32
     entries = torch.zeros(steps * len(pairs), dtype=share.dtype, device=node.device)
-    entries.index_add_(0, seen % steps * len(pairs) + place, share)
+    entries.index_add_(0, seen % steps * len(pairs) + pair, share)
     degree = torch.bincount(pairs // num_nodes, minlength=rows)
     return (pairs % num_nodes).to(torch.int32), degree, entries.reshape(steps, -1).to(kept)
 
