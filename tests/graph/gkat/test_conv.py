@@ -82,8 +82,9 @@ def test_the_exact_kernel_takes_the_graphs_of_a_batch_one_by_one(feature_map):
     linear, exact = pair(feature_map)
     assert_close(exact(x, edges, batch=batch), exact(x, edges), rtol=1e-5, atol=1e-5)
     assert linear(x, edges, batch=batch).equal(linear(x, edges))
-    with pytest.raises(ValueError, match=r"13 nodes need a sorted batch of shape \(13,\)"):
-        exact(x, edges, batch=batch.flip(0))
+    assert exact(x, edges, batch=batch.flip(0)).equal(exact(x, edges))  # all nodes at once
+    with pytest.raises(ValueError, match=r"13 nodes need batch of shape \(13,\), got \(12,\)"):
+        exact(x, edges, batch=batch[1:])
 
 
 def test_a_graph_is_checked_once(monkeypatch):

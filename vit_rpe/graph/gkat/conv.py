@@ -131,9 +131,9 @@ class GKATConv(nn.Module):
     ) -> Tensor:
         """Map (L, in_channels) to (L, heads * out_channels), or (L, out_channels) without concat.
 
-        `batch` (L,), sorted as in PyG, says which graph each node is in. A mask joins no nodes of
-        different graphs, so it changes nothing but the work of the exact kernel, which then forms
-        one matrix for each graph.
+        `batch` (L,) says which graph each node is in. The mask of a batch joins no nodes of
+        different graphs, so this changes only the work of the exact kernel: if `batch` is sorted,
+        as PyG's is, it forms one matrix for each graph.
         """
         if x.ndim != 2 or x.shape[1] != self.in_channels:
             raise ValueError(
@@ -271,13 +271,13 @@ def _edge_dots(phi_q: Tensor, phi_k: Tensor, edge_index: Tensor) -> Tensor:
 
 
 def _sizes(batch: Tensor | None, nodes: int) -> list[int]:
-    """Count the nodes of each graph of a batch, without graphs that have none."""
+    """Count the nodes of each graph of a sorted batch, without graphs that have none."""
     if batch is None:
         return [nodes]
-    if tuple(batch.shape) != (nodes,) or (batch.diff() < 0).any():
-        raise ValueError(
-            f"{nodes} nodes need a sorted batch of shape ({nodes},), got {tuple(batch.shape)}"
-        )
+    if tuple(batch.shape) != (nodes,):
+        raise ValueError(f"{nodes} nodes need batch of shape ({nodes},), got {tuple(batch.shape)}")
+    if (batch.diff() < 0).any():  # the nodes of a graph are not adjacent
+        return [nodes]
     return torch.unique_consecutive(batch, return_counts=True)[1].tolist()
 
 
