@@ -17,7 +17,7 @@ PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 OLDEST := .venv-oldest
 # What meets other packages; the mathematics of masks and graphs is torch's alone.
 OLDEST_TESTS := tests/data tests/training tests/models tests/tools tests/attention tests/rpe \
-	tests/graph/test_ties.py tests/graph/test_tree.py tests/graph/test_gkat_pyg.py tests/test_readme.py
+	tests/graph/test_equivalences.py tests/graph/test_distances.py tests/graph/trees tests/graph/gkat/test_models.py tests/graph/gkat/test_transforms.py tests/test_readme.py
 
 .PHONY: quickstart check test test-fast test-oldest lint clean
 .DELETE_ON_ERROR:

@@ -10,7 +10,7 @@ ALLOWED = {
     "masks": set(),
     "features": set(),
     "data": set(),
-    "rpe": {"masks"},
+    "rpe": {"masks", "features"},
     "attention": {"masks", "features"},
     "training": {"data"},
     "layers": {"masks", "features", "rpe", "attention"},

@@ -55,7 +55,7 @@ def graph(name: str) -> tuple[Tensor, int, str]:
 
 def contestants(edges: Tensor, n: int) -> dict[str, tuple[nn.Module, Callable[..., Tensor]]]:
     """Layers, and how each is called on x (L, channels)."""
-    mask = RandomWalkMask()(edges, n)
+    mask = RandomWalkMask()(edges, num_nodes=n)
     step = max(1, (64 << 20) // n)
     matrix = torch.cat([mask.rows(i, min(i + step, n)).float() for i in range(0, n, step)])
     adjacency = torch.zeros(1, n, n)
@@ -65,7 +65,7 @@ def contestants(edges: Tensor, n: int) -> dict[str, tuple[nn.Module, Callable[..
 
     def ours(**options: Any) -> tuple[nn.Module, Callable[..., Tensor]]:
         conv = GKATConv(c, c, bias=False, **options)
-        return conv, lambda x: conv(x, mask=dense if conv.explicit else mask)
+        return conv, lambda x: conv(x, mask=dense if conv.exact_kernel else mask)
 
     gat, dense_gat = GATConv(c, c), DenseGATConv(c, c)
     return {
@@ -73,7 +73,7 @@ def contestants(edges: Tensor, n: int) -> dict[str, tuple[nn.Module, Callable[..
         "GKATConv m=256": ours(num_features=256),
         "GKATConv ReLU": ours(feature_map="relu"),
         "GKATConv additive": ours(feature_map="additive"),
-        EXPLICIT: ours(explicit=True),
+        EXPLICIT: ours(exact_kernel=True),
         DENSE: (dense_gat, lambda x: dense_gat(x[None], adjacency)[0]),
         "PyG GATConv": (gat, lambda x: gat(x, edges)),
     }
@@ -97,7 +97,7 @@ def measure(name: str, args: argparse.Namespace) -> dict[str, Any]:
         }
         for key in layers
     }
-    visits = RandomWalkMask()(edges, n).visits.pattern.num_entries
+    visits = RandomWalkMask()(edges, num_nodes=n).visits.pattern.num_entries
     return {"graph": name, "nodes": n, "edges": edges.shape[1], "source": source,
             "entries_of_psi": visits, "layers": rows}  # fmt: skip
 
@@ -157,7 +157,8 @@ def million(nodes: int, seed: int) -> dict[str, Any]:
         marks[name] = perf_counter() - start
         print(f"{name:10s} {marks[name]:7.1f} s  {_peak_gb():.2f} GB", flush=True)
 
-    mask = WalkKernel(random_walks(edges, 20, 3, nodes, seed=seed))
+    walks = random_walks(edges, num_nodes=nodes, num_walks=20, num_steps=3, seed=seed)
+    mask = WalkKernel(walks)
     mark("mask")
     conv = GKATConv(CHANNELS, CHANNELS, num_features=CHANNELS)
     out = conv(x, mask=mask)

@@ -125,7 +125,7 @@ def tree_exponential(nodes: int) -> Case:
     tree = Tree.deep(nodes)
     weight = torch.rand(nodes - 1)
     rate, shift = torch.tensor(-0.3), torch.tensor(0.0)
-    make = partial(TreeExponential, tree.edges, weight.repeat(2), rate, shift, nodes)
+    make = partial(TreeExponential, tree.edges, weight.repeat(2), num_nodes=nodes, a=rate, b=shift)
 
     def brute() -> Tensor:
         return tree.distances(weight).mul_(rate).exp_()
@@ -136,7 +136,7 @@ def tree_exponential(nodes: int) -> Case:
 def tree_function(nodes: int, shallow: bool = False) -> Case:
     tree = Tree.shallow(nodes) if shallow else Tree.deep(nodes)
     values = torch.rand(nodes)
-    make = partial(TreeFunction, tree.edges, values, nodes)
+    make = partial(TreeFunction, tree.edges, values, num_nodes=nodes)
 
     def brute() -> Tensor:
         return values[tree.distances(torch.ones(nodes - 1, dtype=torch.int32))]
@@ -166,13 +166,14 @@ def _product_case(
 def diffusion(nodes: int, kind: str, make: Callable[[int], Tensor] = random_graph) -> Case:
     edges = make(nodes)
     x = torch.randn(nodes, 256, dtype=torch.float64)
-    exact, default = (Diffusion(edges, 1.0, kind, nodes, tol) for tol in (DOUBLE, 1e-8))
+    build = partial(Diffusion, edges, num_nodes=nodes, kind=kind)
+    exact, default = (build(tol=tol) for tol in (DOUBLE, 1e-8))
     single, generator, columns = x.float(), -_generator(edges, nodes, kind), x.numpy()
     calls: dict[str, Callable[[], object]] = {
         "Chebyshev, tol 2^-53": lambda: exact.matmul(x),
         "Chebyshev, tol 1e-8": lambda: default.matmul(x),
         "Chebyshev, tol 1e-8, float32": lambda: default.matmul(single),
-        "construction": lambda: Diffusion(edges, 1.0, kind, nodes),
+        "construction": build,
         # how much of the growth is the machine's: the memory behind its caches
         "one product of scipy's": lambda: generator @ columns,
     }
@@ -202,20 +203,20 @@ def walks(nodes: int) -> Case:
     plain.add_nodes_from(range(nodes))
     plain.add_edges_from(edges.mT.tolist())
     calls: dict[str, Callable[[], object]] = {
-        "random_walks": lambda: random_walks(edges, 20, 3, nodes),
+        "random_walks": lambda: random_walks(edges, num_nodes=nodes, num_walks=20, num_steps=3),
     }
     if nodes <= 20_000:
         calls["networkx loop"] = lambda: networkx_walks(plain, 20, 3)
     return Case(nodes, edges.shape[1], 0, "20 walks of 3 steps from each node", calls)
 
 
-def networkx_walks(plain: Any, num_walks: int, length: int) -> list[list[int]]:
+def networkx_walks(plain: Any, num_walks: int, num_steps: int) -> list[list[int]]:
     """One walk after the other, as in the authors' code."""
     drawn = []
     for start in plain.nodes():
         for _ in range(num_walks):
             walk = [start]
-            while len(walk) <= length:
+            while len(walk) <= num_steps:
                 neighbours = list(plain.neighbors(walk[-1]))
                 if not neighbours:
                     break
@@ -227,7 +228,7 @@ def networkx_walks(plain: Any, num_walks: int, length: int) -> list[list[int]]:
 def walk_kernel(nodes: int) -> Case:
     edges = random_graph(nodes)
     x = torch.randn(nodes, 64)
-    drawn = random_walks(edges, 20, 3, nodes)
+    drawn = random_walks(edges, num_nodes=nodes, num_walks=20, num_steps=3)
     mask = WalkKernel(drawn, torch.tensor(0.5))
     features = _as_scipy(mask.low_rank().u)
     calls: dict[str, Callable[[], object]] = {

@@ -37,21 +37,25 @@ from vit_rpe.graph import (
     walk_mask,
 )
 
-# Settings of the citation graphs: GAT's own for GAT; walks, and for Citeseer the recipe, of GKAT
+# Settings of the citation graphs: GAT's own for GAT; walks, and for Citeseer all of them, of GKAT
 # were chosen by validation accuracy (docs/gkat.md).
-WALKS = {"num_walks": 100, "length": 3, "lam": 0.5}
+WALKS = {"num_walks": 100, "num_steps": 3, "lam": 0.5}
 
 
 @dataclass(frozen=True)
-class Recipe:
+class Hyperparameters:
     lr: float = 0.005
     weight_decay: float = 5e-4
     out_heads: int = 1
     dropout: float = 0.6
 
 
-GAT_RECIPES = {"cora": Recipe(), "citeseer": Recipe(), "pubmed": Recipe(0.01, 1e-3, 8)}
-GKAT_RECIPES = GAT_RECIPES | {"citeseer": Recipe(0.01, 1e-3, dropout=0.7)}
+GAT_SETTINGS = {
+    "cora": Hyperparameters(),
+    "citeseer": Hyperparameters(),
+    "pubmed": Hyperparameters(0.01, 1e-3, 8),
+}
+GKAT_SETTINGS = GAT_SETTINGS | {"citeseer": Hyperparameters(0.01, 1e-3, dropout=0.7)}
 
 
 # --- motifs ------------------------------------------------------------------------------------
@@ -86,7 +90,7 @@ class MotifGKAT(nn.Module):
 
 def motifs(args: argparse.Namespace) -> dict[str, float]:
     """Accuracy of both models on graphs that they were not trained on."""
-    transform = RandomWalkKernel(num_walks=50, length=3)
+    transform = RandomWalkKernel(num_walks=50, num_steps=3)
     start = perf_counter()
     unseen = max(1, args.pairs // 3)
     train, test = (
@@ -166,19 +170,19 @@ def citation_accuracy(
     x, y, edges = data["x"], data["y"], data["edge_index"]
     torch.manual_seed(seed)
     classes = int(y.max()) + 1
-    recipe = (GAT_RECIPES if model_name == "GAT" else GKAT_RECIPES)[name]
+    chosen = (GAT_SETTINGS if model_name == "GAT" else GKAT_SETTINGS)[name]
     call: Callable[[], Tensor]
     if model_name == "GAT":
-        model: nn.Module = GATNodeClassifier(x.shape[1], classes, recipe.out_heads)
+        model: nn.Module = GATNodeClassifier(x.shape[1], classes, chosen.out_heads)
         call = lambda: model(x, edges)  # noqa: E731
     else:
-        mask = RandomWalkMask(**WALKS, seed=seed)(edges, len(x))
+        mask = RandomWalkMask(**WALKS, seed=seed)(edges, num_nodes=len(x))
         model = GKATNodeClassifier(
-            x.shape[1], 8, classes, out_heads=recipe.out_heads, dropout=recipe.dropout,
+            x.shape[1], 8, classes, out_heads=chosen.out_heads, dropout=chosen.dropout,
             feature_map=feature_map,
         )  # fmt: skip
         call = lambda: model(x, mask=mask)  # noqa: E731
-    optimizer = torch.optim.Adam(model.parameters(), lr=recipe.lr, weight_decay=recipe.weight_decay)
+    optimizer = torch.optim.Adam(model.parameters(), lr=chosen.lr, weight_decay=chosen.weight_decay)
     best = {"val": 0.0, "test": 0.0, "loss": float("inf"), "epoch": 0}
     for epoch in range(epochs):
         model.train()

@@ -11,16 +11,15 @@ from matplotlib.figure import Figure
 from torch import Tensor
 from torch_geometric.data import Data
 
-from vit_rpe.graph import GKATConv, RandomWalkMask, WalkKernel, graphots
+from vit_rpe.attention import attention_rows
+from vit_rpe.graph import GKATConv, RandomWalkMask, WalkKernel, graph_sketches
 
 
 @torch.no_grad()
-def attention_row(conv: GKATConv, x: Tensor, mask: WalkKernel, node: int) -> Tensor:
-    """What a node attends to, the mean over heads: (L,)."""
+def mean_attention(conv: GKATConv, x: Tensor, mask: WalkKernel, node: int) -> Tensor:
+    """Compute what a node attends to, the mean over heads: (L,)."""
     q, k, _ = conv.queries_keys_values(x)
-    phi_q, phi_k = conv.query_key_features(q, k, mask)
-    row = (phi_q[:, node : node + 1] @ phi_k.mT)[:, 0] * mask.rows(node, node + 1)[0].to(x.dtype)
-    return (row / row.sum(-1, keepdim=True)).mean(0)
+    return attention_rows(*conv.query_key_features(q, k, mask), mask, node)[:, 0].mean(0)
 
 
 def draw_attention(data: Data, conv: GKATConv, mask: WalkKernel, file: Path) -> None:
@@ -31,7 +30,7 @@ def draw_attention(data: Data, conv: GKATConv, mask: WalkKernel, file: Path) -> 
     queries = {"a node of the motif": motif[4], "a node of the base graph": 0}
     figure = Figure(figsize=(12, 5.5), layout="constrained")
     for axes, (title, node) in zip(figure.subplots(1, 2), queries.items(), strict=True):
-        seen = attention_row(conv, data.x, mask, node)
+        seen = mean_attention(conv, data.x, mask, node)
         _edges(axes, place, edges)
         outline = ["tab:green" if i in motif else "black" for i in range(len(place))]
         drawn = axes.scatter(*place.T, c=seen.sqrt(), s=45, cmap="magma_r", edgecolors=outline,
@@ -51,12 +50,12 @@ def draw_sketches(file: Path, seed: int = 0) -> None:
     edge_index = torch.cat([once, once.flip(0)], 1)
     kind = torch.arange(60) % 2  # a feature that the groups do not know
     x = torch.nn.functional.one_hot(kind, 2).float() * 4 - 3  # nearly 0 or 2 after ELU + 1
-    mask = RandomWalkMask(num_walks=200)(edge_index, 60)
+    mask = RandomWalkMask(num_walks=200)(edge_index, num_nodes=60)
     same = torch.ones(60, 1)
     views = {
-        "topology alone": graphots(same, mask, 512, seed=seed),
+        "topology alone": graph_sketches(same, mask, 512, seed=seed),
         "features alone": torch.nn.functional.elu(x) + 1,
-        "graphots: both": graphots(x, mask, 512, seed=seed),
+        "graphots: both": graph_sketches(x, mask, 512, seed=seed),
     }
     place, edges = _layout(edge_index, 60)
     figure = Figure(figsize=(14, 4.8), layout="constrained")

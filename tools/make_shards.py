@@ -38,7 +38,6 @@ from vit_rpe.data import (
 from vit_rpe.data.bad import DEFAULT_LIMIT
 from vit_rpe.data.held_out import hold_out
 from vit_rpe.data.layout import IMAGE_ENDINGS, is_pattern, read_info
-from vit_rpe.data.messages import cut
 from vit_rpe.data.moving import moving_digits, moving_pairs
 from vit_rpe.data.origins import (
     csv_file,
@@ -52,6 +51,7 @@ from vit_rpe.data.preparing import Preparation, check_all
 from vit_rpe.data.sources import Source
 from vit_rpe.data.storage import Storage
 from vit_rpe.data.video_origins import video_folder, video_table
+from vit_rpe.messages import cut
 
 Origin = Callable[[argparse.Namespace], Mapping[str, Source]]
 

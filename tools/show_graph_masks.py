@@ -71,15 +71,15 @@ def spanning_tree(edges: Tensor) -> Tensor:
 def panels(walks: int = 50, seed: int = 0) -> list[Panel]:
     edges = example_edges()
     n = int(edges.max()) + 1
-    drawn = random_walks(edges, walks, 3, n, seed=seed)
+    drawn = random_walks(edges, num_nodes=n, num_walks=walks, num_steps=3, seed=seed)
     tree = spanning_tree(edges)
-    near = shortest_path_mask(edges, lambda z: torch.exp(-0.7 * z), n)
-    on_tree = TreeExponential(tree, None, -0.7, 0.0, n)
+    near = shortest_path_mask(edges, num_nodes=n, f=lambda z: torch.exp(-0.7 * z))
+    on_tree = TreeExponential(tree, num_nodes=n, a=-0.7)
     return [
         Panel("adjacency matrix", Sparse(edges, torch.ones(edges.shape[1]), n), edges),
-        Panel("diffusion exp(Adj)", Diffusion(edges, 1.0, "adjacency", n), edges),
+        Panel("diffusion exp(Adj)", Diffusion(edges, num_nodes=n, kind="adjacency"), edges),
         Panel(f"RWGNK, 3 steps, alpha = 1\n{walks} walks a node", WalkKernel(drawn), edges),
-        Panel("diffusion exp(-2 L)", Diffusion(edges, 2.0, "laplacian", n), edges),
+        Panel("diffusion exp(-2 L)", Diffusion(edges, num_nodes=n, lam=2.0), edges),
         Panel("shortest paths\nexp(-0.7 distance)", near, edges),
         Panel("a spanning tree\nexp(-0.7 distance)", on_tree, tree),
     ]

@@ -16,16 +16,14 @@ from vit_rpe.graph import (
     TreeExponential,
     TreeFunction,
     WalkKernel,
+    Walks,
     both_directions,
     expected_walk_kernel,
     grid_edges,
-    low_rank_logits,
     random_walks,
     shortest_path_mask,
-    sine_factors,
-    sine_spe,
 )
-from vit_rpe.masks import LowRank, Mask
+from vit_rpe.masks import Mask
 
 EMPTY = torch.empty(2, 0, dtype=torch.int64)
 
@@ -66,6 +64,14 @@ def random_graph(n: int, edges: int, loops: bool = False) -> Tensor:
     return torch.cat([once, once[:, once[0] != once[1]].flip(0)], 1)
 
 
+def rings(*sizes: int) -> Tensor:
+    """Rings one after the other, as PyG joins graphs."""
+    begin = [sum(sizes[:i]) for i in range(len(sizes))]
+    once = [torch.stack([torch.arange(n), torch.arange(1, n + 1) % n]) + b
+            for n, b in zip(sizes, begin, strict=True)]  # fmt: skip
+    return both_directions(torch.cat(once, 1))
+
+
 def symmetric_weights(edge_index: Tensor) -> Tensor:
     """Random weights that are the same in both directions, parallel edges included."""
     low, high = edge_index.min(0).values, edge_index.max(0).values
@@ -77,60 +83,75 @@ def signed_weights(edge_index: Tensor) -> Tensor:
     return symmetric_weights(edge_index) * (1 - 2 * (edge_index.sum(0) % 2))
 
 
-FOREST = random_forest(7, 4, 1, 3)
-GRAPH = random_graph(9, 14)  # of 11 nodes: two have no edge at least
+def undirected(*pairs: tuple[int, int]) -> Tensor:
+    return both_directions(torch.tensor(pairs).mT)
+
+
+def draw_walks(edges: Tensor, num_walks: int, num_steps: int | None, n: int, **options) -> Walks:
+    return random_walks(edges, num_nodes=n, num_walks=num_walks, num_steps=num_steps, **options)
+
+
+STAR = both_directions(torch.tensor([[0, 0, 0], [1, 2, 3]]))
+# The same in every process, whatever was drawn before this module was imported.
+with torch.random.fork_rng(devices=[]):
+    torch.manual_seed(2)
+    FOREST = random_forest(7, 4, 1, 3)
+    GRAPH = random_graph(9, 14)  # of 11 nodes: two have no edge at least
 
 
 def diffusion(kind: str, weighted: bool = True) -> Diffusion:
     weight = symmetric_weights(GRAPH) if weighted else None
-    return Diffusion(GRAPH, rand(HEADS), kind, 11, 1e-13, edge_weight=weight)
+    return Diffusion(GRAPH, weight, num_nodes=11, lam=rand(HEADS), kind=kind, tol=1e-13)
+
+
+def walks(num_walks: int, **options) -> Walks:
+    return draw_walks(GRAPH, num_walks, 3, 11, **options)
 
 
 def walk_kernel(**options: float) -> WalkKernel:
     weight = symmetric_weights(GRAPH)
-    return WalkKernel(random_walks(GRAPH, 5, 3, 11, edge_weight=weight), rand(HEADS), **options)
+    return WalkKernel(walks(5, edge_weight=weight), rand(HEADS), **options)
 
 
 def series_kernel() -> SeriesKernel:
-    walks = [random_walks(GRAPH, 4, 3, 11, stop=0.2, seed=seed) for seed in (1, 2)]
-    return SeriesKernel(*walks, randn(HEADS, 4))
-
-
-def sines() -> tuple[Tensor, Tensor, Tensor]:
-    return rand(HEADS, 4), randn(HEADS, 4), rand(HEADS, 4) / 2
+    first, second = (walks(4, stop=0.2, seed=seed) for seed in (1, 2))
+    return SeriesKernel(first, second, randn(HEADS, 4))
 
 
 GRAPH_ZOO: dict[str, Callable[[], Mask]] = {
     "tree_exponential": lambda: TreeExponential(
-        FOREST, symmetric_weights(FOREST), -rand(HEADS), randn(HEADS), 17
+        FOREST, symmetric_weights(FOREST), num_nodes=17, a=-rand(HEADS), b=randn(HEADS)
     ),
     "tree_exponential_growing": lambda: TreeExponential(
-        FOREST, symmetric_weights(FOREST), rand(HEADS) / 4, randn(HEADS, 1)[:, 0], 17
+        FOREST, symmetric_weights(FOREST), num_nodes=17, a=rand(HEADS) / 4, b=randn(HEADS)
     ),
     "tree_exponential_signed": lambda: TreeExponential(
-        FOREST, signed_weights(FOREST), -rand(HEADS), randn(HEADS), 17
+        FOREST, signed_weights(FOREST), num_nodes=17, a=-rand(HEADS), b=randn(HEADS)
     ),
-    "tree_exponential_one_head": lambda: TreeExponential(FOREST, None, -0.3, 0.1, 15),
-    "tree_function_centroid": lambda: TreeFunction(FOREST, randn(HEADS, 9), 17, "centroid"),
-    "tree_function_histogram": lambda: TreeFunction(FOREST, randn(HEADS, 9), 17, "histogram"),
+    "tree_exponential_one_head": lambda: TreeExponential(FOREST, num_nodes=15, a=-0.3, b=0.1),
+    "tree_function_centroid": lambda: TreeFunction(
+        FOREST, randn(HEADS, 9), num_nodes=17, algorithm="centroid"
+    ),
+    "tree_function_histogram": lambda: TreeFunction(
+        FOREST, randn(HEADS, 9), num_nodes=17, algorithm="histogram"
+    ),
     "tree_function_path": lambda: TreeFunction(random_tree(9, "path"), randn(HEADS, 11)),
-    "tree_function_one_node": lambda: TreeFunction(EMPTY, randn(HEADS, 2), 1),
+    "tree_function_one_node": lambda: TreeFunction(EMPTY, randn(HEADS, 2), num_nodes=1),
     "diffusion_laplacian": lambda: diffusion("laplacian"),
     "diffusion_normalized": lambda: diffusion("normalized"),
     "diffusion_adjacency": lambda: diffusion("adjacency", weighted=False),
-    "diffusion_no_edges": lambda: Diffusion(EMPTY, rand(HEADS), "normalized", 4),
+    "diffusion_no_edges": lambda: Diffusion(EMPTY, num_nodes=4, lam=rand(HEADS), kind="normalized"),
     "hypercube": lambda: Hypercube(4, rand(HEADS)),
     "hypercube_back_in_time": lambda: Hypercube(3, -rand(HEADS)),
     "hypercube_one_node": lambda: Hypercube(0, rand(HEADS)),
     "walk_kernel": lambda: walk_kernel(alpha=1.0),
-    "walk_kernel_unnormalised": lambda: walk_kernel(alpha=0.0),
-    "walk_kernel_signed": lambda: WalkKernel(random_walks(GRAPH, 5, 3, 11), -rand(HEADS), 0.7),
-    "walk_kernel_expected": lambda: expected_walk_kernel(GRAPH, 3, rand(HEADS), num_nodes=11),
+    "walk_kernel_unnormalized": lambda: walk_kernel(alpha=0.0),
+    "walk_kernel_signed": lambda: WalkKernel(walks(5), -rand(HEADS), 0.7),
+    "walk_kernel_expected": lambda: expected_walk_kernel(
+        GRAPH, num_nodes=11, num_steps=3, lam=rand(HEADS)
+    ),
     "series_kernel": series_kernel,
-    "shortest_paths": lambda: shortest_path_mask(GRAPH, randn(HEADS, 11), 11),
-    "sine_factors": lambda: LowRank(*sine_factors(7, *sines())),
-    "sine_spe": lambda: sine_spe(7, *sines(), realisations=5, num_features=6),
-    "low_rank_logits": lambda: low_rank_logits(randn(HEADS, 8, 3) / 2, randn(HEADS, 8, 3) / 2, 12),
+    "shortest_paths": lambda: shortest_path_mask(GRAPH, num_nodes=11, f=randn(HEADS, 11)),
 }
 
 __all__ = ["GRAPH_ZOO", "grid_edges", "random_forest", "random_graph", "random_tree"]

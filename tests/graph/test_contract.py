@@ -17,10 +17,8 @@ from vit_rpe.graph import (
     WalkKernel,
     expected_walk_kernel,
     grid_edges,
-    low_rank_logits,
     series_root,
     shortest_path_mask,
-    sine_spe,
 )
 from vit_rpe.masks import Mask
 
@@ -107,17 +105,6 @@ def test_no_token_sees_one_of_another_component(name):
         pytest.fail("a mask of a graph knows its components")
 
 
-def test_other_values_on_the_same_graph():
-    mask = GRAPH_ZOO["diffusion_laplacian"]()
-    other = mask.with_values(lam=mask.lam * 2)
-    x = randn(mask.length, 2)
-    twice = mask.matmul(mask.matmul(x))
-    torch.testing.assert_close(other.matmul(x), twice)
-    assert other.operator is mask.operator
-    with pytest.raises(ValueError, match="has values lam, got 'rate'"):
-        mask.with_values(rate=mask.lam)
-
-
 @pytest.mark.parametrize("name", GRAPH_ZOO)
 @pytest.mark.parametrize("path", ["explicit", "product"])
 def test_autocast_leaves_the_mask_in_full_precision(name, path):
@@ -134,23 +121,21 @@ def test_autocast_leaves_the_mask_in_full_precision(name, path):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda e: Diffusion(e, "hot"), "lam must be a number or a real tensor, got str"),
-        (lambda e: Diffusion(e, torch.tensor([1, 2])), "lam .*real tensor, got torch.int64"),
-        (lambda e: TreeExponential(e, None, None), "a must be a number .* got NoneType"),
+        (lambda e: Diffusion(e, lam="hot"), "lam must be a number or a real tensor, got str"),
+        (lambda e: Diffusion(e, lam=torch.tensor([1, 2])), "lam .*real tensor, got torch.int64"),
+        (lambda e: TreeExponential(e, a=None), "a must be a number .* got NoneType"),
         (lambda e: TreeFunction(e, [1.0, 2.0]), "values must be .* got list"),
         (lambda e: WalkKernel(e), "walks must be what random_walks returns, got Tensor"),
         (lambda e: Hypercube(2.5), "dim must be a whole number, got 2.5"),
         (lambda e: Diffusion(e, tol=None), "tol must be .* got None"),
         (lambda e: Diffusion(e, edge_weight=[1.0, 1.0]), "edge_weight must be a tensor, got list"),
         (
-            lambda e: TreeExponential(e, None, torch.rand(2), torch.rand(3)),
+            lambda e: TreeExponential(e, a=torch.rand(2), b=torch.rand(3)),
             r"a and b must have .* got \(2,\) and \(3,\)",
         ),
-        (lambda e: shortest_path_mask(e, [1.0]), "f must be a function or a real .* got list"),
-        (lambda e: expected_walk_kernel(e, -1), "length must be at least 0, got -1"),
-        (lambda e: expected_walk_kernel(e, 3, stop=2.0), "stop must be a probability"),
-        (lambda e: sine_spe(0, *torch.rand(3, 2), 2, 3), "length must be at least 1, got 0"),
-        (lambda e: low_rank_logits([1.0], [1.0], 3), "u must be a number or a real .* got list"),
+        (lambda e: shortest_path_mask(e, f=[1.0]), "f must be a function or a real .* got list"),
+        (lambda e: expected_walk_kernel(e, num_steps=-1), "num_steps must be at least 0, got -1"),
+        (lambda e: expected_walk_kernel(e, num_steps=3, stop=2.0), "stop must be a probability"),
         (lambda e: series_root([1.0]), "series must be a number or a real tensor, got list"),
     ],
 )

@@ -1,5 +1,7 @@
 """What is wrong with a graph is said by name."""
 
+from inspect import signature
+
 import pytest
 import torch
 
@@ -7,24 +9,28 @@ from tests.graph.graphs import EMPTY, random_forest
 from tests.zoo import rand
 from vit_rpe.graph import (
     Diffusion,
+    DynamicWalks,
+    RandomWalkMask,
     TreeExponential,
     TreeFunction,
+    as_graph,
     expected_walk_kernel,
     grid_edges,
-    hypercube_edges,
     random_walks,
+    shortest_path_mask,
     shortest_paths,
 )
+from vit_rpe.graph import edges as edges_module
 from vit_rpe.graph.edges import connected_components
-from vit_rpe.graph.forest import Forest
+from vit_rpe.graph.trees.forest import Forest
 
 MAKERS = {
-    "TreeExponential": lambda e, n, w: TreeExponential(e, w, -1.0, 0.0, n),
-    "TreeFunction": lambda e, n, w: TreeFunction(e, rand(9), n),
-    "Diffusion": lambda e, n, w: Diffusion(e, 1.0, "laplacian", n, edge_weight=w),
-    "random_walks": lambda e, n, w: random_walks(e, 2, 3, n, edge_weight=w),
-    "expected_walk_kernel": lambda e, n, w: expected_walk_kernel(e, 3, num_nodes=n, edge_weight=w),
-    "shortest_paths": lambda e, n, w: shortest_paths(e, n, w),
+    "TreeExponential": lambda e, n, w: TreeExponential(e, w, num_nodes=n),
+    "TreeFunction": lambda e, n, w: TreeFunction(e, rand(9), num_nodes=n),
+    "Diffusion": lambda e, n, w: Diffusion(e, w, num_nodes=n),
+    "random_walks": lambda e, n, w: random_walks(e, w, num_nodes=n, num_walks=2, num_steps=3),
+    "expected_walk_kernel": lambda e, n, w: expected_walk_kernel(e, w, num_nodes=n, num_steps=3),
+    "shortest_paths": lambda e, n, w: shortest_paths(e, w, num_nodes=n),
 }
 PATH = grid_edges((3,))
 
@@ -75,18 +81,11 @@ def test_the_last_node_is_found():
     assert TreeFunction(PATH, rand(3)).length == 3
 
 
-def test_lattices():
-    assert grid_edges((2, 3)).shape == (2, 14)
-    assert hypercube_edges(3).shape == (2, 24) and hypercube_edges(0).shape == (2, 0)
-    with pytest.raises(ValueError, match="dimensions, got -1"):
-        hypercube_edges(-1)
-
-
 @pytest.mark.parametrize("sizes", [(1,), (500,), (7, 4, 1, 30), (64, 64, 64, 64, 64)])
 def test_connected_components_are_the_trees_of_a_forest(sizes):
-    edges = random_forest(*sizes)
-    tree = Forest(edges, sum(sizes)).tree
-    once = edges[:, edges[0] < edges[1]]
+    forest = random_forest(*sizes)
+    tree = Forest(forest, num_nodes=sum(sizes)).tree
+    once = forest[:, forest[0] < forest[1]]
     assert connected_components(*once, sum(sizes)).equal(tree)
 
 
@@ -104,3 +103,68 @@ def test_a_gradient_to_the_weights_is_given_or_refused(make):
     else:
         with pytest.raises(ValueError, match="edge_weight requires a gradient, but this mask"):
             make(PATH, 3, weight)
+
+
+def test_a_checked_graph_takes_the_place_of_its_edges(monkeypatch):
+    weight = torch.tensor([1.0, 2.0, 1.0, 2.0])
+    graph = as_graph(PATH, weight, num_nodes=4)
+    checks = []
+    for name in ("_check_index", "_check_weight", "_check_undirected"):
+        check = getattr(edges_module, name)
+        monkeypatch.setattr(
+            edges_module, name, lambda *a, c=check, name=name: (checks.append(name), c(*a))
+        )
+    x = rand(4, 2)
+    for make in (TreeExponential, Diffusion):
+        checked, plain = make(graph), make(PATH, weight, num_nodes=4)
+        assert checks == ["_check_index", "_check_weight", "_check_undirected"]
+        torch.testing.assert_close(checked.matmul(x), plain.matmul(x))
+        checks.clear()
+    options = {"num_walks": 2, "num_steps": 3}
+    assert random_walks(graph, **options).nodes.shape == (4, 2, 4)
+    assert shortest_paths(graph).shape == (4, 4) and not checks
+    assert TreeFunction(graph, rand(4)).length == 4 and not checks
+    assert expected_walk_kernel(graph, num_steps=3).length == 4 and not checks
+
+
+def test_a_graph_is_checked_for_what_it_was_not():
+    directed = as_graph(torch.tensor([[0], [1]]), undirected=False)
+    random_walks(directed, num_walks=1, num_steps=1)
+    with pytest.raises(ValueError, match=r"got edge \(0, 1\) without \(1, 0\)"):
+        Diffusion(directed)
+    signed = as_graph(PATH, -torch.ones(4), nonnegative=False)
+    assert TreeExponential(signed).length == 3
+    with pytest.raises(ValueError, match="not negative, got -1.0 for edge 0"):
+        Diffusion(signed)
+    learned = as_graph(PATH, torch.ones(4, requires_grad=True), learnable=True)
+    with pytest.raises(ValueError, match="edge_weight requires a gradient"):
+        Diffusion(learned)
+    with pytest.raises(ValueError, match="the Graph has 3 nodes, got num_nodes=5"):
+        Diffusion(as_graph(PATH), num_nodes=5)
+    with pytest.raises(ValueError, match="has its own edge_weight"):
+        Diffusion(as_graph(PATH), torch.ones(4))
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        TreeExponential,
+        TreeFunction,
+        Diffusion,
+        DynamicWalks,
+        RandomWalkMask.__call__,
+        as_graph,
+        random_walks,
+        expected_walk_kernel,
+        shortest_paths,
+        shortest_path_mask,
+    ],
+)
+def test_one_order_of_arguments(function):
+    """edge_index, edge_weight (or values); the rest by name, num_nodes first."""
+    names = [p for name, p in signature(function).parameters.items() if name != "self"]
+    assert [p.name for p in names[:3]] in (
+        ["edge_index", "edge_weight", "num_nodes"],
+        ["edge_index", "values", "num_nodes"],
+    )
+    assert all(p.kind is p.KEYWORD_ONLY for p in names[2:])

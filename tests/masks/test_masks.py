@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.zoo import exponential, rand, randn, sparse_factor, toeplitz
+from tests.zoo import exponential, rand, randn, toeplitz
 from vit_rpe.masks import (
     BlockDiagonal,
     Bordered,
@@ -91,55 +91,6 @@ def test_tables_that_peak_at_the_centre_stay_in_float32():
     assert Toeplitz(table, (14, 14)).compute_dtype(torch.float32) == torch.float32
 
 
-@pytest.mark.parametrize("layout", ["coo", "csr"])
-def test_low_rank_of_sparse_factors(layout):
-    dense_u, dense_v = sparse_factor(9, 5), sparse_factor(9, 5)
-
-    def convert(t: torch.Tensor) -> torch.Tensor:
-        return t.to_sparse() if layout == "coo" else t.to_sparse_csr()
-
-    mask = LowRank(convert(dense_u), convert(dense_v))
-    mask.check()
-    x = randn(2, 9, 4)
-    expected = dense_u @ dense_v.T
-    torch.testing.assert_close(mask.dense(), expected)
-    torch.testing.assert_close(mask.matmul(x), expected @ x)
-    torch.testing.assert_close(mask.rows(2, 7), expected[2:7])
-
-
-@pytest.mark.parametrize("layout", ["coo", "csr"])
-def test_gradients_reach_sparse_values(layout):
-    pattern = sparse_factor(7, 4).to_sparse().coalesce()
-    crow = pattern.to_sparse_csr().crow_indices()
-    other, x = rand(7, 4), randn(2, 7, 3)
-
-    def product(values: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-        if layout == "coo":
-            u = torch.sparse_coo_tensor(pattern.indices(), values, (7, 4))
-        else:
-            u = torch.sparse_csr_tensor(crow, pattern.indices()[1], values, (7, 4))
-        return LowRank(u, other).matmul(x)
-
-    values = pattern.values().clone().requires_grad_()
-    torch.autograd.gradcheck(product, (values, x.requires_grad_()))
-
-
-def test_sparse_gradients_do_not_allocate_a_dense_matrix():
-    n, edges = 200_000, 400_000  # a dense gradient would take 160 GB
-    weight = torch.rand(edges, requires_grad=True)
-    mask = Sparse(torch.randint(0, n, (2, edges)), weight, n)
-    mask.matmul(torch.rand(n, 2)).sum().backward()
-    assert weight.grad is not None and weight.grad.shape == (edges,)
-
-
-def test_sparse_adds_parallel_edges_and_allows_none():
-    edges = torch.tensor([[0, 0, 2], [1, 1, 0]])
-    dense = Sparse(edges, torch.tensor([1.0, 2.0, 5.0]), 3).dense()
-    assert dense.tolist() == [[0, 3, 0], [0, 0, 0], [5, 0, 0]]
-    empty = Sparse(torch.empty(2, 0, dtype=torch.int64), torch.empty(0), 3)
-    assert (empty.matmul(torch.ones(3, 1)) == 0).all() and (empty.dense() == 0).all()
-
-
 def test_packing_takes_any_ids():
     segments = torch.tensor([7, -1, 7, 10**12, -1])
     mask = Packing(segments)
@@ -214,12 +165,6 @@ def test_fast_sizes():
 def test_wrong_shapes_are_refused(make, message):
     with pytest.raises(ValueError, match=message):
         make()
-
-
-def test_check_names_an_edge_that_leads_nowhere():
-    mask = Sparse(torch.tensor([[0, 1], [2, 5]]), torch.ones(2), 4)
-    with pytest.raises(ValueError, match=r"edge 1 joins \[1, 5\]"):
-        mask.check()
 
 
 def test_one_sided_axes_are_structural_zeros():

@@ -58,7 +58,7 @@ def test_magnitudes_learn_nothing():
 @pytest.mark.parametrize("name", WRAPPERS)
 def test_what_is_prepared_inside(name):
     """The magnitude of Diffusion follows the precision that it was prepared for."""
-    mask = WRAPPERS[name](Diffusion(grid_edges((5,)), 0.7))
+    mask = WRAPPERS[name](Diffusion(grid_edges((5,)), lam=0.7))
     prepared = mask.prepared(torch.float64)
     assert type(prepared) is type(mask) and prepared.length == mask.length
     assert prepared.magnitude().dense().max() > 2 * mask.magnitude().dense().max()

@@ -7,8 +7,9 @@ import timm
 import torch
 from torch import Tensor
 
+from vit_rpe.features.names import ELEMENTWISE, RANDOM
 from vit_rpe.models.checkpoint import checkpoint_filter_fn
-from vit_rpe.models.choices import ELEMENTWISE, RANDOM, RPES
+from vit_rpe.models.choices import RPES
 
 TINY = {"img_size": (48, 64), "depth": 2, "num_classes": 5}
 PERFORMER, UNMASKED, SOFTMAX = (

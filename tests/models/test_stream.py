@@ -14,9 +14,10 @@ from vit_rpe.attention.reference import masked_attention
 from vit_rpe.attention.streaming import LinearState, Scratch, SoftmaxState
 from vit_rpe.attention.streaming.key_memory import DecayState, KeyValueCache, RunningSum
 from vit_rpe.features import ReLUFeatures
+from vit_rpe.features.names import ELEMENTWISE, RANDOM
 from vit_rpe.masks import Exponential
 from vit_rpe.models import MaskedVideo
-from vit_rpe.models.choices import ELEMENTWISE, RANDOM, VIDEO_RPES
+from vit_rpe.models.choices import VIDEO_RPES
 
 FRAMES, TUBELET, PATCHES = 6, 2, 12
 MASKS = {

@@ -8,8 +8,9 @@ import torch
 from timm.models import save_for_hf
 from torch import Tensor
 
+from vit_rpe.features.names import ELEMENTWISE, RANDOM
 from vit_rpe.models.checkpoint import checkpoint_filter_fn
-from vit_rpe.models.choices import ELEMENTWISE, RANDOM, VIDEO_RPES
+from vit_rpe.models.choices import VIDEO_RPES
 
 GRID = (2, 3, 4)  # unequal sides, so that swapped axes show
 TINY = {

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from vit_rpe.features import FeatureMap
-from vit_rpe.features.autocast import without_autocast
 from vit_rpe.masks import Mask
 from vit_rpe.masks.compose import stack_rows
+from vit_rpe.precision import without_autocast
 
 from .plan import PATHS, AttentionRequest, PathName, plan_attention, run
 

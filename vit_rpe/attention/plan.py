@@ -17,9 +17,8 @@ import torch
 from torch import Tensor
 
 from vit_rpe.features import FeatureMap
-from vit_rpe.features.autocast import autocast_dtype
 from vit_rpe.masks import Mask
-from vit_rpe.masks.precision import in_function_transform
+from vit_rpe.precision import autocast_dtype, in_function_transform
 
 from .calibrate import device_costs
 from .cost import PathCosts, default_budget, default_costs

@@ -15,7 +15,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from vit_rpe.features import FeatureMap
-from vit_rpe.features.autocast import without_autocast
 from vit_rpe.masks import (
     BlockDiagonal,
     Bordered,
@@ -30,6 +29,7 @@ from vit_rpe.masks import (
 )
 from vit_rpe.masks.base import finite_where_zero, zero_where_zero
 from vit_rpe.masks.compose import stack_rows, total
+from vit_rpe.precision import without_autocast
 
 from .reference import safe_denominator
 

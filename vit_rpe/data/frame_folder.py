@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from vit_rpe.files import read_regular
+
 from .encode import frame_archive
 from .errors import BadData
 from .layout import IMAGE_ENDINGS
-from .regular import read_regular
 from .video import ending_of, natural
 
 

@@ -13,11 +13,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import IterableDataset, default_collate, get_worker_info
 
+from vit_rpe.messages import cut
+
 from .decode import ImageDecoder
 from .draws import Purpose, kept_generators, seed_all
 from .errors import NO_MEMORY, BadData, BadSample, ShardError
 from .index import Shards, key_text
-from .messages import cut
 from .plan import PADDING, Entries, Plan, worker_steps
 from .preparing import check_all
 from .scan import NO_DATA, NO_LABEL, WRONG_LABEL

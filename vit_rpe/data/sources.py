@@ -13,11 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from vit_rpe.files import read_regular
+
 from .decode import upright
 from .encode import frame_archive
 from .errors import BadData
 from .frame_folder import folder_archive, frame_files
-from .regular import read_regular
 from .video import ending_of
 
 

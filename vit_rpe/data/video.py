@@ -22,10 +22,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from vit_rpe.messages import cut
+
 from .decode import MAX_CLIP_PIXELS, MAX_PIXELS, ImageDecoder
 from .errors import BadData, ShardError
 from .layout import IMAGE_ENDINGS
-from .messages import cut
 
 # in order of preference, should a sample have several
 VIDEO_ENDINGS = ("mp4", "webm", "mkv", "avi", "mov", "m4v", "zip")

@@ -1,16 +1,22 @@
 """Feature maps phi: queries and keys to features whose dot products are kernel values."""
 
+from .additive import AdditiveFeatures
 from .base import FeatureMap
 from .elementwise import ELUFeatures, ReLUFeatures, SquareFeatures
 from .favor import HyperbolicRandomFeatures, PositiveRandomFeatures
+from .names import make_features
 from .orthogonal import orthogonal_gaussian
+from .topvit import TopViTFeatures
 
 __all__ = [
+    "AdditiveFeatures",
     "ELUFeatures",
     "FeatureMap",
     "HyperbolicRandomFeatures",
     "PositiveRandomFeatures",
     "ReLUFeatures",
     "SquareFeatures",
+    "TopViTFeatures",
+    "make_features",
     "orthogonal_gaussian",
 ]

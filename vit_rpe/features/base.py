@@ -1,4 +1,4 @@
-"""What a feature map is: phi with K(q, k) = phi(q) . phi(k)."""
+"""The base class of feature maps phi, with K(q, k) = phi(q) . phi(k)."""
 
 from __future__ import annotations
 
@@ -10,20 +10,19 @@ from torch import Tensor, nn
 
 
 class FeatureMap(nn.Module, abc.ABC):
-    """Maps queries and keys of head dimension d to M features, in float32 or better.
+    """A map of queries and keys of head dimension d to M features, in float32 or better.
 
     `phi_q, phi_k = features(q, k)`, each (..., L, d) -> (..., L, M).
 
-    With `unit_norm` queries and keys are first brought to length 1.
+    With `unit_norm` queries and keys are first scaled to length 1.
     """
 
     nonnegative: bool = True
-    """Whether no feature is ever negative; attention then knows a row's absolute sum for free."""
+    """Whether no feature is ever negative; the absolute sum of a row is then its sum."""
 
     wide_range: bool = True
-    """Whether features of one key may be smaller than another's by more than float32 has digits.
-    Attention is then careful: products that mix all keys, as transforms do, would lose the small
-    ones."""
+    """Whether features of one key may be smaller than another's by more digits than float32 has.
+    Products that mix all keys, as transforms do, would lose the small ones; attention avoids it."""
 
     def __init__(self, unit_norm: bool = False):
         super().__init__()
@@ -31,20 +30,21 @@ class FeatureMap(nn.Module, abc.ABC):
 
     @abc.abstractmethod
     def num_features(self, head_dim: int) -> int:
-        """M for heads of `head_dim` channels."""
+        """Return M for heads of `head_dim` channels."""
 
     @abc.abstractmethod
     def query(self, q: Tensor) -> Tensor:
-        """phi(q)."""
+        """Map queries to phi(q)."""
 
     @abc.abstractmethod
     def key(self, k: Tensor, keep: Tensor | None = None) -> Tensor:
-        """phi(k). Keys that `keep` (boolean, (..., L)) rules out influence no other key."""
+        """Map keys to phi(k). Keys that `keep` (boolean, (..., L)) rules out influence no other."""
 
     def scaled_key(self, k: Tensor) -> tuple[Tensor, Tensor | None]:
-        """phi(k), and the logarithm of what all keys of a head were divided by, (..., 1, 1).
+        """Map keys to phi(k), and return the logarithm of their scale, (..., 1, 1).
 
-        None: by nothing. Keys that come in parts are brought to one scale by it.
+        All keys of a head are divided by the scale; None stands for 1. Keys that come in parts are
+        brought to one scale by it.
         """
         return self.key(k), None
 
@@ -52,7 +52,7 @@ class FeatureMap(nn.Module, abc.ABC):
         return self.query(self.prepare(q)), self.key(self.prepare(k), keep)
 
     def prepare(self, x: Tensor) -> Tensor:
-        """To float32 at least (features overflow in float16), and to unit length if asked for."""
+        """Cast to float32 at least (features overflow in float16); normalize if `unit_norm`."""
         x = x.to(torch.promote_types(x.dtype, torch.float32))
         return F.normalize(x, dim=-1) if self.unit_norm else x
 

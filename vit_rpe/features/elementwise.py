@@ -1,4 +1,4 @@
-"""Feature maps that act on each channel alone: M = d."""
+"""Feature maps that act on each channel separately: M = d."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .base import FeatureMap
 
 
 class ElementwiseFeatures(FeatureMap):
-    """One function for queries and keys, channel by channel."""
+    """A function for queries and keys, channel by channel."""
 
     wide_range = False
 
@@ -21,21 +21,21 @@ class ElementwiseFeatures(FeatureMap):
 
 
 class ReLUFeatures(ElementwiseFeatures):
-    """max(x, 0)."""
+    """The map max(x, 0)."""
 
     def query(self, q: Tensor) -> Tensor:
         return F.relu(q)
 
 
 class ELUFeatures(ElementwiseFeatures):
-    """ELU(x) + 1, positive everywhere."""
+    """The map ELU(x) + 1, positive everywhere."""
 
     def query(self, q: Tensor) -> Tensor:
         return F.elu(q) + 1.0
 
 
 class SquareFeatures(ElementwiseFeatures):
-    """x^2."""
+    """The map x^2."""
 
     def query(self, q: Tensor) -> Tensor:
         return q.square()

@@ -5,20 +5,20 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from .autocast import without_autocast
+from vit_rpe.precision import without_autocast
+
 from .base import FeatureMap
 from .orthogonal import orthogonal_gaussian
 from .parts import largest_of_parts
 
 
 class PositiveRandomFeatures(FeatureMap):
-    """An unbiased estimate of exp(q . k / sqrt d) by M positive features; its variance falls as
-    1/M.
+    """An unbiased estimate of exp(q . k / sqrt d) by M positive features, of variance O(1/M).
 
         phi(x)_i = exp(w_i . x' - |x'|^2 / 2) / sqrt(M),    x' = x / d^(1/4),   w_i Gaussian
 
     The largest exponent is subtracted, for each query and for all keys of a head together:
-    attention does not see it, because it divides by the row's sum. The estimate itself is known up
+    attention does not change, because it divides by the row's sum. The estimate itself is known up
     to these factors. `stabilize=False` leaves them out.
 
     With `unit_norm` the kernel is exp(q . k) of unit vectors (Luo et al. 2021): no d^(1/4).
@@ -56,7 +56,7 @@ class PositiveRandomFeatures(FeatureMap):
 
     @torch.no_grad()
     def redraw(self, generator: torch.Generator | None = None) -> None:
-        """New random directions. They are part of the state dict and change only here."""
+        """Draw new random directions. They are part of the state dict and change only here."""
         if not self.projection.is_meta:
             self.projection.copy_(orthogonal_gaussian(*self.projection.shape, generator=generator))
 
@@ -65,8 +65,11 @@ class PositiveRandomFeatures(FeatureMap):
         return self._exp(exponents, exponents.detach().amax(-1, keepdim=True))
 
     def key(self, k: Tensor, keep: Tensor | None = None, parts: Tensor | None = None) -> Tensor:
-        """phi(k). Tokens in different `parts`, (L,), see none of each other: every part has a
-        largest exponent of its own, which cancels as that of all keys does."""
+        """Map keys to phi(k), with one scale for each of the `parts`, (L,), if they are given.
+
+        Tokens of different parts do not see each other, so that the largest exponent of a part
+        cancels as that of all keys does.
+        """
         exponents = self._exponents(k)
         if keep is not None:
             exponents = exponents.masked_fill(~keep[..., None], -torch.inf)
@@ -99,13 +102,13 @@ class PositiveRandomFeatures(FeatureMap):
 
 
 def _largest(exponents: Tensor) -> Tensor:
-    """Of all keys of a head, (..., 1, 1); finite, even if no key is kept."""
+    """Find the largest exponent of all keys of a head, (..., 1, 1); finite, even without keys."""
     largest = exponents.detach().amax((-2, -1), keepdim=True)
     return largest.clamp(min=torch.finfo(largest.dtype).min)
 
 
 class HyperbolicRandomFeatures(PositiveRandomFeatures):
-    """Each direction used with both signs: exp(w . x') and exp(-w . x'). M is even."""
+    """Positive random features with both signs of each direction: exp(w . x') and exp(-w . x')."""
 
     def _directions(self, num_features: int) -> int:
         if num_features < 2 or num_features % 2:

@@ -12,7 +12,7 @@ def orthogonal_gaussian(
     generator: torch.Generator | None = None,
     device: torch.device | str = "cpu",
 ) -> Tensor:
-    """A (rows, columns) matrix; each row is standard Gaussian, rows of one block are orthogonal.
+    """Draw a (rows, columns) matrix of standard Gaussian rows, orthogonal within blocks.
 
     Drawn on the CPU in float64, so that a seed gives the same matrix on every device.
     """

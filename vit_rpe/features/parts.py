@@ -1,4 +1,4 @@
-"""Scales of keys that are in parts of which no token sees another."""
+"""Scales of keys in parts of the tokens that do not see each other."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 def largest_of_parts(x: Tensor, parts: Tensor) -> Tensor:
-    """The largest number in the part that each token is in: (..., L, 1), (L,) -> (..., L, 1)."""
-    _, place = torch.unique(parts, return_inverse=True)
-    place = place[:, None].expand(x.shape)
-    return torch.full_like(x, -torch.inf).scatter_reduce(-2, place, x, "amax").gather(-2, place)
+    """Find the largest number of each token's part: (..., L, 1), (L,) -> (..., L, 1)."""
+    _, part = torch.unique(parts, return_inverse=True)
+    part = part[:, None].expand(x.shape)
+    return torch.full_like(x, -torch.inf).scatter_reduce(-2, part, x, "amax").gather(-2, part)

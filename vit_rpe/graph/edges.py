@@ -1,33 +1,99 @@
-"""Graphs as PyG gives them: `edge_index` (2, E) and `edge_weight` (E,), checked and put in order.
+"""Graphs in PyG's format, `edge_index` (2, E) and `edge_weight` (E,), checked once.
 
-Here a graph is looked at, values and all: what is wrong with it is said once, by name. Masks are
-made of what these functions return.
+Only these functions look for mistakes in a graph. They name them, and return a `Graph`, from which
+masks are made without a second look.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
-from vit_rpe.masks.base import as_length
+from vit_rpe.masks.base import as_count, as_length
+
+
+@dataclass(frozen=True, eq=False)
+class Graph:
+    """A graph that `as_graph` has checked. Whatever takes an `edge_index` takes a `Graph`, too.
+
+    `undirected` and `nonnegative` say which of the optional checks it has passed.
+    """
+
+    edge_index: Tensor
+    edge_weight: Tensor | None
+    num_nodes: int
+    undirected: bool = False
+    nonnegative: bool = False
+
+    @property
+    def num_edges(self) -> int:
+        return self.edge_index.shape[1]
+
+    @property
+    def weights(self) -> Tensor:
+        """The weights of the edges, (E,); 1 in float64 where none are given."""
+        if self.edge_weight is not None:
+            return self.edge_weight
+        return torch.ones(self.num_edges, dtype=torch.float64, device=self.edge_index.device)
 
 
 def as_graph(
-    edge_index: Tensor,
-    num_nodes: int | None = None,
+    edge_index: Tensor | Graph,
     edge_weight: Tensor | None = None,
     *,
+    num_nodes: int | None = None,
     undirected: bool = True,
     nonnegative: bool = True,
     learnable: bool = False,
     name: str = "edge_index",
-) -> int:
-    """The number of nodes of a graph whose edges and weights are sound, else a ValueError.
+) -> Graph:
+    """Check edges and weights, and return them as a `Graph`; raise ValueError if they are wrong.
 
     Without `num_nodes` the last node is the largest index, as in PyG. An `undirected` graph has
-    every edge in both directions, with one weight. Weights that want a gradient are refused unless
-    they are `learnable`: a gradient must not be lost without a word. Errors call the edges `name`.
+    every edge in both directions, with one weight. Weights that require a gradient are refused
+    unless they are `learnable`: no gradient is lost silently. Errors call the edges `name`. A
+    `Graph` passes through; only checks that it has not passed yet are made.
     """
+    if isinstance(edge_index, Graph):
+        graph = _same_graph(edge_index, edge_weight, num_nodes)
+        if nonnegative and not graph.nonnegative and graph.edge_weight is not None:
+            _check_weight(graph.edge_weight, graph.num_edges, nonnegative)
+    else:
+        graph = _checked(edge_index, edge_weight, num_nodes, nonnegative, name)
+    weight = graph.edge_weight
+    if weight is not None and weight.requires_grad and torch.is_grad_enabled() and not learnable:
+        raise ValueError(
+            "edge_weight requires a gradient, but this mask passes none to the weights of "
+            "edges: detach it, or use TreeExponential, which learns the lengths of edges"
+        )
+    if undirected and not graph.undirected:
+        _check_undirected(graph)
+    return Graph(
+        graph.edge_index,
+        weight,
+        graph.num_nodes,
+        undirected=undirected or graph.undirected,
+        nonnegative=nonnegative or graph.nonnegative,
+    )
+
+
+def _same_graph(graph: Graph, edge_weight: Tensor | None, num_nodes: int | None) -> Graph:
+    if edge_weight is not None and edge_weight is not graph.edge_weight:
+        raise ValueError("a Graph has its own edge_weight, got another one")
+    if num_nodes is not None and num_nodes != graph.num_nodes:
+        raise ValueError(f"the Graph has {graph.num_nodes} nodes, got num_nodes={num_nodes}")
+    return graph
+
+
+def _checked(
+    edge_index: Tensor,
+    edge_weight: Tensor | None,
+    num_nodes: int | None,
+    nonnegative: bool,
+    name: str,
+) -> Graph:
     _check_index(edge_index, name)
     if num_nodes is None:
         num_nodes = int(edge_index.max()) + 1 if edge_index.numel() else 0
@@ -41,14 +107,7 @@ def as_graph(
         )
     if edge_weight is not None:
         _check_weight(edge_weight, edge_index.shape[1], nonnegative)
-        if edge_weight.requires_grad and torch.is_grad_enabled() and not learnable:
-            raise ValueError(
-                "edge_weight requires a gradient, but this mask passes none to the weights of "
-                "edges: detach it, or use TreeExponential, which learns the lengths of edges"
-            )
-    if undirected:
-        _check_undirected(edge_index, edge_weight, num_nodes)
-    return num_nodes
+    return Graph(edge_index, edge_weight, num_nodes)
 
 
 def _check_index(edge_index: Tensor, name: str) -> None:
@@ -59,21 +118,6 @@ def _check_index(edge_index: Tensor, name: str) -> None:
             f"{name} must be int64 of shape (2, E), "
             f"got {edge_index.dtype} {tuple(edge_index.shape)}"
         )
-
-
-def as_count(value: int, name: str, least: int | None = None) -> int:
-    """A whole number, at least `least`, else a ValueError."""
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise ValueError(f"{name} must be a whole number, got {value!r}")
-    if least is not None and value < least:
-        raise ValueError(f"{name} must be at least {least}, got {value}")
-    return value
-
-
-def as_probability(value: float, name: str) -> float:
-    if not isinstance(value, int | float) or not 0 <= value <= 1:
-        raise ValueError(f"{name} must be a probability, from 0 to 1, got {value!r}")
-    return float(value)
 
 
 def _check_weight(edge_weight: Tensor, edges: int, nonnegative: bool) -> None:
@@ -95,14 +139,15 @@ def _check_weight(edge_weight: Tensor, edges: int, nonnegative: bool) -> None:
         )
 
 
-def _check_undirected(edge_index: Tensor, edge_weight: Tensor | None, num_nodes: int) -> None:
-    """Each edge has its counterpart: the graph equals its own transpose."""
-    key, weight = coalesce(edge_index, edge_weight, num_nodes)
-    mirrored, order = (key % num_nodes * num_nodes + key // num_nodes).sort()
+def _check_undirected(graph: Graph) -> None:
+    """Raise ValueError unless the graph equals its own transpose, weights included."""
+    n = graph.num_nodes
+    key, weight = coalesce(graph)
+    mirrored, order = (key % n * n + key // n).sort()
     here = torch.searchsorted(mirrored, key).clamp(max=max(len(key) - 1, 0))
-    alone = mirrored[here] != key
-    if alone.any():
-        i, j = divmod(int(key[alone.nonzero()[0]]), num_nodes)
+    missing = mirrored[here] != key
+    if missing.any():
+        i, j = divmod(int(key[missing.nonzero()[0]]), n)
         raise ValueError(
             "edge_index must hold every edge in both directions (an undirected graph), "
             f"got edge ({i}, {j}) without ({j}, {i})"
@@ -110,28 +155,27 @@ def _check_undirected(edge_index: Tensor, edge_weight: Tensor | None, num_nodes:
     other = weight[order][here]
     uneven = (weight - other).abs() > 1e-6 * weight.abs()
     if uneven.any():
-        place = uneven.nonzero()[0]
-        i, j = divmod(int(key[place]), num_nodes)
+        first = uneven.nonzero()[0]
+        i, j = divmod(int(key[first]), n)
         raise ValueError(
             "edge_weight must be the same in both directions, "
-            f"got {float(weight[place])} for ({i}, {j}) and {float(other[place])} for ({j}, {i})"
+            f"got {float(weight[first])} for ({i}, {j}) and {float(other[first])} for ({j}, {i})"
         )
 
 
-def coalesce(
-    edge_index: Tensor, edge_weight: Tensor | None, num_nodes: int
-) -> tuple[Tensor, Tensor]:
-    """One entry for each pair of nodes: sorted keys `i * num_nodes + j`, and the sum of weights."""
-    weight = edge_weights(edge_index, edge_weight).detach().double()
-    key, place = torch.unique(edge_index[0] * num_nodes + edge_index[1], return_inverse=True)
-    return key, weight.new_zeros(len(key)).index_add_(0, place, weight)
+def coalesce(graph: Graph) -> tuple[Tensor, Tensor]:
+    """Return sorted keys `i * num_nodes + j` of all joined pairs, and the sum of their weights."""
+    weight = graph.weights.detach().double()
+    key = graph.edge_index[0] * graph.num_nodes + graph.edge_index[1]
+    key, position = torch.unique(key, return_inverse=True)
+    return key, weight.new_zeros(len(key)).index_add_(0, position, weight)
 
 
 def connected_components(row: Tensor, column: Tensor, num_nodes: int) -> Tensor:
-    """The least node of the component that each node is in, (L,), for edges row - column.
+    """Find the smallest node of each node's component, (L,), for edges row - column.
 
-    O(edges) a round: what the two ends of an edge point to points to the lesser of the two, and
-    every node to where its node points. The rounds are about as many as a path can be halved.
+    O(edges) a round: what the two ends of an edge point to points to the smaller of the two, and
+    every node to where its node points. There are about as many rounds as a path can be halved.
     """
     least = torch.arange(num_nodes, device=row.device)
     row, column = row.long(), column.long()
@@ -144,16 +188,3 @@ def connected_components(row: Tensor, column: Tensor, num_nodes: int) -> Tensor:
         if found.equal(least):
             return least
         least = found
-
-
-def edge_weights(edge_index: Tensor, edge_weight: Tensor | None) -> Tensor:
-    """The weights; 1 where none are given."""
-    if edge_weight is None:
-        return torch.ones(edge_index.shape[1], dtype=torch.float64, device=edge_index.device)
-    return edge_weight
-
-
-def row_starts(row: Tensor, num_rows: int) -> Tensor:
-    """Where each row begins in a sorted list of row numbers, (num_rows + 1,)."""
-    counts = torch.bincount(row, minlength=num_rows)
-    return torch.nn.functional.pad(counts.cumsum(0), (1, 0))

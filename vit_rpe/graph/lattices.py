@@ -12,7 +12,7 @@ from vit_rpe.masks.base import as_grid
 
 
 def grid_edges(grid: Sequence[int]) -> Tensor:
-    """The edges of a grid of nodes in row-major order, (2, E), in both directions; (n,) is a path.
+    """Make the edges of a grid of nodes in row-major order, (2, E), both ways; (n,) is a path.
 
     Its shortest paths are the L1 distances of `DistanceRPE`.
     """
@@ -26,7 +26,7 @@ def grid_edges(grid: Sequence[int]) -> Tensor:
 
 
 def hypercube_edges(dim: int) -> Tensor:
-    """The edges of the hypercube of 2^dim nodes: those that differ in one bit are neighbours."""
+    """Make the edges of the hypercube of 2^dim nodes; neighbors differ in one bit."""
     if dim < 0:
         raise ValueError(f"a hypercube has 0 or more dimensions, got {dim}")
     nodes = torch.arange(2**dim)
@@ -35,5 +35,5 @@ def hypercube_edges(dim: int) -> Tensor:
 
 
 def both_directions(edges: Tensor) -> Tensor:
-    """Edges given once, (2, E), and their counterparts: (2, 2 E)."""
+    """Join edges that are given once, (2, E), with their counterparts: (2, 2 E)."""
     return torch.cat([edges, edges.flip(0)], 1)

@@ -1,4 +1,4 @@
-"""Matrices known by their product. Depends on torch alone."""
+"""Matrices known by their product."""
 
 from .base import Mask
 from .compose import BlockDiagonal, Bordered, Scaled, Sum

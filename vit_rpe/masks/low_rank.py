@@ -5,12 +5,14 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from vit_rpe.precision import full_precision
+
 from .base import Mask, as_length, check_columns, check_rows
-from .sparse import sparse_product
+from .entries import Entries
 
 
 class LowRank(Mask):
-    """`M = u v^T` for u and v of shape (..., L, r), each dense or sparse. O(entries of u and v).
+    """The mask `M = u v^T`, u and v (..., L, r), each dense or sparse. O(entries of u and v).
 
     Sparse factors are torch COO or CSR matrices of two dims. Gradients reach their values without a
     dense L x L or L x r matrix.
@@ -34,6 +36,8 @@ class LowRank(Mask):
         self.length = as_length(u.shape[-2])
         self.u = u
         self.v = v
+        self.by_rows = u.layout != torch.strided or v.layout != torch.strided
+        self._factors: list[_SparseFactor] = []
 
     def check(self) -> None:
         for name, factor in self.tensors().items():
@@ -44,18 +48,36 @@ class LowRank(Mask):
     def lead(self) -> torch.Size:
         return torch.broadcast_shapes(self.u.shape[:-2], self.v.shape[:-2])
 
+    @full_precision
     def matmul(self, x: Tensor) -> Tensor:
         check_columns(x, self.length)
         dtype = self.compute_dtype(x.dtype)
-        return _multiply(self.u, _multiply(self.v, x.to(dtype), transpose=True)).to(x.dtype)
+        inner = self._multiply(self.v, x.to(dtype), transpose=True)
+        return self._multiply(self.u, inner).to(x.dtype)
+
+    def _multiply(self, factor: Tensor, x: Tensor, transpose: bool = False) -> Tensor:
+        if factor.layout != torch.strided:
+            return self._sparse(factor).product(x, transpose)
+        dtype = torch.promote_types(factor.dtype, x.dtype)
+        return (factor.mT if transpose else factor).to(dtype) @ x.to(dtype)
+
+    def _sparse(self, factor: Tensor) -> _SparseFactor:
+        """Return u or v with its entries, which are sorted only once."""
+        for known in self._factors:
+            if known.factor is factor:
+                return known
+        known = [f for f in self._factors if f.factor is self.u or f.factor is self.v]
+        self._factors = [*known, _SparseFactor(factor)]
+        return self._factors[-1]
 
     def dense(self) -> Tensor:
         u, v = (f if f.layout == torch.strided else f.to_dense() for f in (self.u, self.v))
         return u @ v.mT
 
+    @full_precision
     def rows(self, start: int, stop: int) -> Tensor:
         check_rows(start, stop, self.length)
-        return _multiply(self.v, _dense_rows(self.u, start, stop).mT).mT
+        return self._multiply(self.v, _dense_rows(self.u, start, stop).mT).mT
 
     def cost(self, columns: int) -> float:
         return 2.0 * columns * (_entries(self.u) + _entries(self.v))
@@ -64,14 +86,16 @@ class LowRank(Mask):
         return LowRank(self.u.detach().abs(), self.v.detach().abs())
 
 
-def _multiply(factor: Tensor, x: Tensor, transpose: bool = False) -> Tensor:
-    if factor.layout == torch.strided:
-        dtype = torch.promote_types(factor.dtype, x.dtype)
-        return (factor.mT if transpose else factor).to(dtype) @ x.to(dtype)
-    row, column = _indices(factor)
-    if transpose:
-        row, column = column, row
-    return sparse_product(row, column, _values(factor), x, factor.shape[1 if transpose else 0])
+class _SparseFactor:
+    """A sparse factor, COO or CSR, and the positions of its entries."""
+
+    def __init__(self, factor: Tensor):
+        self.factor = factor
+        rows, columns = factor.shape
+        self.entries = Entries(torch.stack(_indices(factor)), (rows, columns))
+
+    def product(self, x: Tensor, transpose: bool) -> Tensor:
+        return self.entries.product(_values(self.factor), x, transpose)
 
 
 def _dense_rows(factor: Tensor, start: int, stop: int) -> Tensor:
@@ -79,9 +103,9 @@ def _dense_rows(factor: Tensor, start: int, stop: int) -> Tensor:
         return factor[..., start:stop, :]
     row, column = _indices(factor)
     inside = ((row >= start) & (row < stop)).nonzero().squeeze(-1)
-    place = (row[inside] - start) * factor.shape[1] + column[inside]
+    position = (row[inside] - start) * factor.shape[1] + column[inside]
     slab = torch.zeros((stop - start) * factor.shape[1], dtype=factor.dtype, device=factor.device)
-    return slab.index_add(0, place, _values(factor)[inside]).unflatten(
+    return slab.index_add(0, position, _values(factor)[inside]).unflatten(
         0, (stop - start, factor.shape[1])
     )
 

@@ -11,10 +11,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from vit_rpe.precision import has_float64, is_readable
+
 from .base import Mask, as_grid, check_columns, check_rows, grid_coordinates
 from .compose import Scaled
 from .elementary import Ones
-from .precision import has_float64, is_readable
 
 # A float32 FFT errs by about 2e-7 * max|M| * |x|_2 in every row. Rows whose own entries sum to
 # less than this times max|M| * sqrt(L) would lose more than 1e-4 of their value: such tables take

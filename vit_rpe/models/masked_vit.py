@@ -15,12 +15,12 @@ from torch import Tensor, nn
 
 from vit_rpe.attention import AttentionPlan, plan_attention
 from vit_rpe.attention.plan import PATHS, PathName
-from vit_rpe.features import FeatureMap
+from vit_rpe.features import FeatureMap, TopViTFeatures, make_features
 from vit_rpe.layers import MaskedAttention, MaskedLinearAttention, MaskedSoftmaxAttention
 from vit_rpe.rpe import Border, Grid, OneWayBorder, TokenLayout
 from vit_rpe.rpe.resize import resample
 
-from .choices import TopViTFeatures, choose, make_features, make_rpe
+from .choices import choose, make_rpe
 from .tubelets import padded
 
 

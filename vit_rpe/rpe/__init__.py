@@ -8,6 +8,7 @@ from .factorized import FactorizedRPE
 from .layout import Grid, TokenLayout
 from .offset import OffsetRPE
 from .one_sided import OneSidedRPE
+from .stochastic import low_rank_logits, sine_factors, sine_spe, stochastic_factors
 
 __all__ = [
     "Border",
@@ -20,4 +21,8 @@ __all__ = [
     "OneSidedRPE",
     "OneWayBorder",
     "TokenLayout",
+    "low_rank_logits",
+    "sine_factors",
+    "sine_spe",
+    "stochastic_factors",
 ]

@@ -35,7 +35,7 @@ def exponential(grid: tuple[int, ...]) -> Exponential:
 MASKS = {
     "toeplitz": lambda grid: exponential(grid).toeplitz(),
     "exponential": exponential,
-    "diffusion": lambda grid: Diffusion(grid_edges(grid), torch.tensor([0.5, 2.0])),
+    "diffusion": lambda grid: Diffusion(grid_edges(grid), lam=torch.tensor([0.5, 2.0])),
 }
 
 
@@ -87,8 +87,8 @@ def test_every_row_of_many_graphs(phi):
     edges, count = grid_edges((4, 32)), 32
     batch = torch.cat([edges + 128 * i for i in range(count)], 1)
     lam = torch.tensor([0.5, 2.0])
-    definition = BlockDiagonal([Dense(Diffusion(edges, lam.double()).dense())] * count)
-    check(Diffusion(batch, lam), MAPS[phi](), 4, definition)
+    definition = BlockDiagonal([Dense(Diffusion(edges, lam=lam.double()).dense())] * count)
+    check(Diffusion(batch, lam=lam), MAPS[phi](), 4, definition)
 
 
 def test_gradients_of_small_keys():

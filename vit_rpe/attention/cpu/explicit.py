@@ -23,8 +23,8 @@ import torch
 from torch import Tensor
 
 from vit_rpe.features import FeatureMap
-from vit_rpe.features.autocast import without_autocast
 from vit_rpe.masks import Exponential, Mask, Toeplitz
+from vit_rpe.precision import without_autocast
 
 from .. import structure
 from ..cost import PathCosts, explicit_cost
@@ -32,7 +32,6 @@ from ..paths.recompute import differentiable_once, gradients_by_recomputing
 from ..plan import AttentionPlan, AttentionRequest, ConcretePath
 from ..reference import safe_denominator
 from . import build
-from .table_groups import TableGroups
 
 
 class CpuExplicit:
@@ -253,3 +252,27 @@ def _border(
 def _table_bytes(mask: Toeplitz | Exponential, request: AttentionRequest) -> int:
     cells = prod(mask.grid[1:])
     return prod(mask.lead) * 2 * mask.grid[0] * cells**2 * request.dtype.itemsize
+
+
+class TableGroups:
+    """Samples grouped by the table that masks them: leading dims as T tables and S samples of each.
+
+    `masks` are the leading dims of the mask, which broadcast against `batch_shape`.
+    """
+
+    def __init__(self, batch_shape: torch.Size, masks: torch.Size):
+        sizes = [1] * (len(batch_shape) - len(masks)) + list(masks)
+        own = [dim for dim, size in enumerate(sizes) if size > 1]
+        shared = [dim for dim, size in enumerate(sizes) if size == 1]
+        self._order = [*own, *shared]
+        self._batch_shape = [batch_shape[dim] for dim in self._order]
+        self._shape = [prod([batch_shape[dim] for dim in dims]) for dims in (own, shared)]
+
+    def split(self, x: Tensor) -> Tensor:
+        """(..., L, C) -> (T, S, L, C)."""
+        return x.permute(*self._order, -2, -1).reshape(*self._shape, *x.shape[-2:])
+
+    def join(self, x: Tensor) -> Tensor:
+        """(T, S, L, C) -> (..., L, C)."""
+        back = [self._order.index(dim) for dim in range(len(self._order))]
+        return x.reshape(*self._batch_shape, *x.shape[-2:]).permute(*back, -2, -1)

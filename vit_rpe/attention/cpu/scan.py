@@ -16,16 +16,15 @@ import torch.nn.functional as F
 from einops import rearrange
 from torch import Tensor
 
-from vit_rpe.features.autocast import without_autocast
 from vit_rpe.masks import Exponential, Mask
+from vit_rpe.precision import without_autocast
 
 from .. import structure
 from ..paths.product import absolute_bound
 from ..paths.recompute import recomputed
 from ..paths.scan import TorchScan, scan
 from ..plan import AttentionPlan, AttentionRequest
-from .explicit import attend_on_grid, unavailable
-from .table_groups import TableGroups
+from .explicit import TableGroups, attend_on_grid, unavailable
 
 
 class CpuScan(TorchScan):

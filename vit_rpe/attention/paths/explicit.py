@@ -15,8 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vit_rpe.features.autocast import autocast_dtype, without_autocast
 from vit_rpe.masks import Mask
+from vit_rpe.precision import autocast_dtype, without_autocast
 
 from .. import structure
 from ..cost import TILES_ALIVE, PathCosts, explicit_cost

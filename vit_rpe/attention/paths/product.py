@@ -15,9 +15,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from vit_rpe.features.autocast import without_autocast
 from vit_rpe.masks import Mask
-from vit_rpe.masks.precision import has_float64, is_readable
+from vit_rpe.precision import has_float64, is_readable, without_autocast
 
 from .. import structure
 from ..cost import PathCosts, product_cost

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from vit_rpe.masks.precision import in_function_transform
+from vit_rpe.precision import in_function_transform
 
 
 def recomputed(function: Callable[..., Any], *args: Any, random: bool = False) -> Any:

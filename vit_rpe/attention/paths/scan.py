@@ -18,9 +18,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vit_rpe.features.autocast import without_autocast
 from vit_rpe.masks import Exponential, Mask, Ones
 from vit_rpe.masks.exponential import before, decay, spread
+from vit_rpe.precision import without_autocast
 
 from .. import structure
 from ..cost import PathCosts, best_blocks, default_budget, default_costs, scan_cost, sum_cost

@@ -17,8 +17,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from vit_rpe.features import FeatureMap
-from vit_rpe.features.autocast import without_autocast
 from vit_rpe.masks import Bordered, Exponential, Mask, Toeplitz
+from vit_rpe.precision import without_autocast
 
 from ..reference import safe_denominator
 from ..softmax import log_weights, softmax_attention
