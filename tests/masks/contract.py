@@ -77,7 +77,7 @@ class MaskContract:
         )
 
     def test_round_off_stays_within_the_magnitude(self):
-        """Attention tells an empty row from a small one by `magnitude`: too small a bound, and
+        """Attention tells an empty row from a small one by `abs_bound`: too small a bound, and
         round-off counts as weight; |M| itself is too small for products that mix all tokens."""
         mask = self.make()
         wide = tuple((t.detach().abs() ** 4 * t.detach().sign()).float() for t in own_tensors(mask))
@@ -85,12 +85,12 @@ class MaskContract:
         mask = with_tensors(mask, wide)
         x = torch.diag_embed(torch.randn(BATCH, HEADS, mask.length))  # one token in each column
         error = (mask.matmul(x).double() - exact @ x.double()).abs()
-        scale = mask.prepared(x.dtype).magnitude().matmul(x.abs()).double()
+        scale = mask.precomputed(x.dtype).abs_bound().matmul(x.abs()).double()
         assert (error <= 16 * torch.finfo(x.dtype).eps * scale).all()
 
     def test_magnitude_bounds_the_entries(self):
         mask = self.make()
-        bound = mask.magnitude().dense().double()
+        bound = mask.abs_bound().dense().double()
         assert (mask.dense().double().abs() <= bound * (1 + 1e-12)).all()
 
     def test_cost_grows_with_columns(self):

@@ -20,7 +20,7 @@ class TestZoo(MaskContract):
 class Careless(Toeplitz):
     """A mask whose author took |M| for the scale of its round-off, which an FFT does not have."""
 
-    def magnitude(self) -> Mask:
+    def abs_bound(self) -> Mask:
         return Toeplitz(self.offsets.detach().abs(), self.grid)
 
 

@@ -43,9 +43,9 @@ def test_gradients_reach_sparse_values(layout):
 
 def test_rows_of_columns_suit_sparse_factors():
     dense = sparse_factor(9, 5)
-    assert LowRank(dense.to_sparse(), dense).by_rows
-    assert LowRank(dense, dense.to_sparse_csr()).by_rows
-    assert not LowRank(dense, dense).by_rows
+    assert LowRank(dense.to_sparse(), dense).prefers_row_major
+    assert LowRank(dense, dense.to_sparse_csr()).prefers_row_major
+    assert not LowRank(dense, dense).prefers_row_major
 
 
 def test_a_shared_factor_is_sorted_once(monkeypatch):

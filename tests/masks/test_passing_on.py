@@ -52,24 +52,27 @@ def test_masks_without_weights_have_the_default_precision(make, dtype):
 
 def test_magnitudes_learn_nothing():
     matrix = torch.rand(3, 3, requires_grad=True)
-    assert not Dense(matrix).magnitude().dense().requires_grad
+    assert not Dense(matrix).abs_bound().dense().requires_grad
 
 
 @pytest.mark.parametrize("name", WRAPPERS)
 def test_what_is_prepared_inside(name):
     """The magnitude of Diffusion follows the precision that it was prepared for."""
     mask = WRAPPERS[name](Diffusion(grid_edges((5,)), lam=0.7))
-    prepared = mask.prepared(torch.float64)
+    prepared = mask.precomputed(torch.float64)
     assert type(prepared) is type(mask) and prepared.length == mask.length
-    assert prepared.magnitude().dense().max() > 2 * mask.magnitude().dense().max()
+    assert prepared.abs_bound().dense().max() > 2 * mask.abs_bound().dense().max()
     x = torch.rand(mask.length, 2)
     torch.testing.assert_close(prepared.matmul(x), mask.matmul(x))
 
 
 @pytest.mark.parametrize("name", WRAPPERS)
 def test_how_columns_are_stored(name):
-    by_rows, by_columns = GRAPH_ZOO["walk_kernel"](), Causal(11)
-    assert WRAPPERS[name](by_rows).by_rows and not WRAPPERS[name](by_columns).by_rows
-    assert Sparse(grid_edges((3,)), torch.rand(4), 3).by_rows
-    assert not Sum([by_rows, by_columns]).by_rows
-    assert not BlockDiagonal([by_columns, by_rows]).by_rows
+    prefers_row_major, by_columns = GRAPH_ZOO["walk_kernel"](), Causal(11)
+    assert (
+        WRAPPERS[name](prefers_row_major).prefers_row_major
+        and not WRAPPERS[name](by_columns).prefers_row_major
+    )
+    assert Sparse(grid_edges((3,)), torch.rand(4), 3).prefers_row_major
+    assert not Sum([by_rows, by_columns]).prefers_row_major
+    assert not BlockDiagonal([by_columns, prefers_row_major]).prefers_row_major

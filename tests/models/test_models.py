@@ -9,7 +9,7 @@ from torch import Tensor
 
 from vit_rpe.features.names import ELEMENTWISE, RANDOM
 from vit_rpe.models.checkpoint import checkpoint_filter_fn
-from vit_rpe.models.choices import RPES
+from vit_rpe.models.names import RPES
 
 TINY = {"img_size": (48, 64), "depth": 2, "num_classes": 5}
 PERFORMER, UNMASKED, SOFTMAX = (

@@ -17,7 +17,7 @@ from vit_rpe.features import ReLUFeatures
 from vit_rpe.features.names import ELEMENTWISE, RANDOM
 from vit_rpe.masks import Exponential
 from vit_rpe.models import MaskedVideo
-from vit_rpe.models.choices import VIDEO_RPES
+from vit_rpe.models.names import VIDEO_RPES
 
 FRAMES, TUBELET, PATCHES = 6, 2, 12
 MASKS = {

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from vit_rpe.features.names import ELEMENTWISE, RANDOM
 from vit_rpe.models.checkpoint import checkpoint_filter_fn
-from vit_rpe.models.choices import VIDEO_RPES
+from vit_rpe.models.names import VIDEO_RPES
 
 GRID = (2, 3, 4)  # unequal sides, so that swapped axes show
 TINY = {

@@ -3,12 +3,12 @@ import torch
 
 from vit_rpe.masks import Exponential, Toeplitz
 from vit_rpe.rpe import (
+    CausalRPE,
     DistanceRPE,
     ExponentialRPE,
     FactorizedRPE,
     GridRPE,
     OffsetRPE,
-    OneSidedRPE,
 )
 from vit_rpe.rpe.resize import resample
 
@@ -90,7 +90,7 @@ def test_gain_multiplies_the_learning_rate_of_the_logarithm(kind):
 
 
 def test_one_sided_rpe_is_ones_without_parameters():
-    rpe = OneSidedRPE((3, 4), HEADS, one_sided=(0,))
+    rpe = CausalRPE((3, 4), HEADS, one_sided=(0,))
     later = torch.arange(3).repeat_interleave(4)
     expected = (later[:, None] >= later).float().expand(HEADS, -1, -1)
     torch.testing.assert_close(rpe().dense(), expected)
@@ -186,7 +186,7 @@ class TestResize:
 
     @pytest.mark.parametrize("kind", KINDS)
     def test_a_shorter_axis_of_fixed_step_is_cropped(self, kind):
-        rpe = scramble(make(kind, (5, 3), fixed_step=(0,), init="decay"))
+        rpe = scramble(make(kind, (5, 3), crop_axes=(0,), init="decay"))
         expected = rpe().dense()[:, :9, :9]
         torch.testing.assert_close(rpe((3, 3)).dense(), expected)
         rpe.resize((3, 3))

@@ -81,7 +81,7 @@ class AttentionRequest:
         features: FeatureMap | None = options.get("features")
         if wide_range is None:
             wide_range = features is None or features.wide_range
-        batch_shape = torch.broadcast_shapes(mask.lead, *(x.shape[:-2] for x in (q, k, v)))
+        batch_shape = torch.broadcast_shapes(mask.batch_shape, *(x.shape[:-2] for x in (q, k, v)))
         tensors = (q, k, v, *mask.all_tensors())
         return AttentionRequest(
             mask=mask,

@@ -27,7 +27,7 @@ from vit_rpe.masks import (
     Sum,
     Toeplitz,
 )
-from vit_rpe.masks.base import finite_where_zero, zero_where_zero
+from vit_rpe.masks.base import hide_nonfinite, masked_multiply
 from vit_rpe.masks.compose import stack_rows, total
 from vit_rpe.precision import without_autocast
 
@@ -116,16 +116,25 @@ def as_exponential(mask: Mask, like: Tensor) -> Exponential:
 def signature(mask: Mask) -> Hashable | None:
     """All that a plan may depend on in a mask; None if its cost depends on its values."""
     if isinstance(mask, Toeplitz):
-        return Toeplitz, mask.grid, mask.lead, mask.nonnegative
+        return Toeplitz, mask.grid, mask.batch_shape, mask.nonnegative
     if isinstance(mask, Exponential):
-        return Exponential, mask.grid, mask.lead, mask.terms, mask.one_sided, mask.nonnegative
+        return (
+            Exponential,
+            mask.grid,
+            mask.batch_shape,
+            mask.terms,
+            mask.one_sided,
+            mask.nonnegative,
+        )
     if isinstance(mask, Ones | Causal | Padding):
-        return type(mask), mask.length, mask.lead
+        return type(mask), mask.length, mask.batch_shape
     if not isinstance(mask, Scaled | Bordered | Sum | BlockDiagonal):
         return None
     parts = tuple(signature(part) for part in mask.parts())
     prefix = mask.prefix if isinstance(mask, Bordered) else 0
-    return None if None in parts else (type(mask), prefix, mask.lead, mask.nonnegative, parts)
+    return (
+        None if None in parts else (type(mask), prefix, mask.batch_shape, mask.nonnegative, parts)
+    )
 
 
 def kept_keys(mask: Mask) -> Tensor | None:
@@ -241,10 +250,10 @@ def _with_token_weights(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """q and k times the weights of their tokens; a hidden key leaves no trace, not even NaN."""
     if mask.left is not None:
-        q = zero_where_zero(mask.left[..., None], q)
+        q = masked_multiply(mask.left[..., None], q)
     if mask.right is not None:
-        k = zero_where_zero(mask.right[..., None], k)
-        v = finite_where_zero(mask.right[..., None], v)
+        k = masked_multiply(mask.right[..., None], k)
+        v = hide_nonfinite(mask.right[..., None], v)
     return q, k, v
 
 

@@ -40,7 +40,7 @@ class AdditiveFeatures(FeatureMap):
         not enough, for keys of one component, they become float64, which holds a range of about
         600.
         """
-        q, k = self.prepare(q), self.prepare(k)
+        q, k = self.cast_and_normalize(q), self.cast_and_normalize(k)
         seen = k.detach()
         largest = seen.amax(-2, keepdim=True)
         if _too_wide(largest - seen):

@@ -49,9 +49,9 @@ class FeatureMap(nn.Module, abc.ABC):
         return self.key(k), None
 
     def forward(self, q: Tensor, k: Tensor, keep: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        return self.query(self.prepare(q)), self.key(self.prepare(k), keep)
+        return self.query(self.cast_and_normalize(q)), self.key(self.cast_and_normalize(k), keep)
 
-    def prepare(self, x: Tensor) -> Tensor:
+    def cast_and_normalize(self, x: Tensor) -> Tensor:
         """Cast to float32 at least (features overflow in float16); normalize if `unit_norm`."""
         x = x.to(torch.promote_types(x.dtype, torch.float32))
         return F.normalize(x, dim=-1) if self.unit_norm else x

@@ -20,9 +20,9 @@ class GraphMask(Mask):
     in bfloat16, so autocast must be off in them.
     """
 
-    by_rows = True
-    _prepared: Any = None
-    """What `prepared` has computed from the values."""
+    prefers_row_major = True
+    _precomputed: Any = None
+    """What `precomputed` has computed from the values."""
 
     def with_values(self, **values: float | Tensor) -> Self:
         """Return a mask on the same graph with other values: `mask.with_values(lam=self.lam)`."""
@@ -32,7 +32,7 @@ class GraphMask(Mask):
                 known = ", ".join(self.tensor_names)
                 raise ValueError(f"{type(self).__name__} has values {known}, got {name!r}")
             setattr(mask, name, as_values(value, name))
-        mask._prepared = None
+        mask._precomputed = None
         mask.check_shapes()
         return mask
 

@@ -24,7 +24,7 @@ class Mask(abc.ABC):
     length: int
     row_block: int = 1
     """`rows` is cheapest for ranges that start and stop at multiples of this."""
-    by_rows: bool = False
+    prefers_row_major: bool = False
     """Whether `matmul` likes columns that are stored row by row (sparse products), not one by one
     (transforms)."""
     normwise: bool = False
@@ -36,7 +36,7 @@ class Mask(abc.ABC):
 
     @property
     @abc.abstractmethod
-    def lead(self) -> torch.Size:
+    def batch_shape(self) -> torch.Size:
         """The leading dims of `dense`."""
 
     @abc.abstractmethod
@@ -56,7 +56,7 @@ class Mask(abc.ABC):
         """Estimated multiply-adds of `matmul` with so many columns, for one head of one sample."""
 
     @abc.abstractmethod
-    def magnitude(self) -> Mask:
+    def abs_bound(self) -> Mask:
         """A mask that bounds |M| from above, at the scale of the round-off of `matmul`.
 
         It is |M| itself where `matmul` is exact entry by entry. Attention compares a row's sum
@@ -71,7 +71,7 @@ class Mask(abc.ABC):
         """
         return None
 
-    def prepared(self, dtype: torch.dtype) -> Mask:
+    def precomputed(self, dtype: torch.dtype) -> Mask:
         """The same mask, ready for many products with columns of `dtype`."""
         return self
 
@@ -192,17 +192,17 @@ def check_columns(x: Tensor, length: int) -> None:
         )
 
 
-def zero_where_zero(weight: Tensor, x: Tensor) -> Tensor:
+def masked_multiply(weight: Tensor, x: Tensor) -> Tensor:
     """weight * x, with exact zeros where the weight is zero, whatever stands in x (NaN, infinity).
 
     `weight` is boolean or real and broadcasts against x.
     """
     if weight.dtype == torch.bool:
         return x.masked_fill(~weight, 0.0)
-    return finite_where_zero(weight, x) * weight
+    return hide_nonfinite(weight, x) * weight
 
 
-def finite_where_zero(weight: Tensor, x: Tensor) -> Tensor:
+def hide_nonfinite(weight: Tensor, x: Tensor) -> Tensor:
     """x without the NaN and infinity that a zero weight hides; a boolean weight hides all of x.
 
     Finite numbers stay: a learned weight that is 0 has a gradient, and it is made of them.

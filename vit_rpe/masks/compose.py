@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from .base import Mask, as_length, check_columns, check_rows, zero_where_zero
+from .base import Mask, as_length, check_columns, check_rows, masked_multiply
 
 
 class Bordered(Mask):
@@ -49,7 +49,7 @@ class Bordered(Mask):
         self.normwise = inner.normwise
         self.prefix = prefix
         self.length = prefix + inner.length
-        self.by_rows = inner.by_rows
+        self.prefers_row_major = inner.prefers_row_major
         self.row = row
         self.column = column
         self.corner = corner
@@ -61,12 +61,12 @@ class Bordered(Mask):
         return (self.inner,)
 
     @property
-    def lead(self) -> torch.Size:
+    def batch_shape(self) -> torch.Size:
         return torch.broadcast_shapes(
-            self.inner.lead,
-            _lead(self.row, 1),
-            _lead(self.column, 1),
-            _lead(self.corner, 2),
+            self.inner.batch_shape,
+            _batch_shape(self.row, 1),
+            _batch_shape(self.column, 1),
+            _batch_shape(self.corner, 2),
         )
 
     def matmul(self, x: Tensor) -> Tensor:
@@ -115,18 +115,18 @@ class Bordered(Mask):
             2 * self.inner.length + self.prefix * (self.prefix + 2)
         )
 
-    def magnitude(self) -> Mask:
+    def abs_bound(self) -> Mask:
         row, column, corner = (
             None if value is None else value.detach().abs()
             for value in (self.row, self.column, self.corner)
         )
-        return Bordered(self.inner.magnitude(), self.prefix, row, column, corner, nonnegative=True)
+        return Bordered(self.inner.abs_bound(), self.prefix, row, column, corner, nonnegative=True)
 
     def precise(self) -> Mask:
         return self._around(self.inner.precise())
 
-    def prepared(self, dtype: torch.dtype) -> Mask:
-        return self._around(self.inner.prepared(dtype))
+    def precomputed(self, dtype: torch.dtype) -> Mask:
+        return self._around(self.inner.precomputed(dtype))
 
     def _around(self, inner: Mask) -> Bordered:
         """The same border around another mask."""
@@ -155,15 +155,15 @@ class Sum(Mask):
         self.length = lengths.pop()
         self.row_block = max(mask.row_block for mask in self.masks)
         self.normwise = any(mask.normwise for mask in self.masks)
-        self.by_rows = all(mask.by_rows for mask in self.masks)
+        self.prefers_row_major = all(mask.prefers_row_major for mask in self.masks)
         self.nonnegative = all(mask.nonnegative for mask in self.masks)
 
     def parts(self) -> tuple[Mask, ...]:
         return self.masks
 
     @property
-    def lead(self) -> torch.Size:
-        return torch.broadcast_shapes(*(mask.lead for mask in self.masks))
+    def batch_shape(self) -> torch.Size:
+        return torch.broadcast_shapes(*(mask.batch_shape for mask in self.masks))
 
     def matmul(self, x: Tensor) -> Tensor:
         return total([mask.matmul(x) for mask in self.masks])
@@ -177,14 +177,14 @@ class Sum(Mask):
     def cost(self, columns: int) -> float:
         return sum(mask.cost(columns) for mask in self.masks)
 
-    def magnitude(self) -> Mask:
-        return Sum([mask.magnitude() for mask in self.masks])
+    def abs_bound(self) -> Mask:
+        return Sum([mask.abs_bound() for mask in self.masks])
 
     def precise(self) -> Mask:
         return Sum([mask.precise() for mask in self.masks])
 
-    def prepared(self, dtype: torch.dtype) -> Mask:
-        return Sum([mask.prepared(dtype) for mask in self.masks])
+    def precomputed(self, dtype: torch.dtype) -> Mask:
+        return Sum([mask.precomputed(dtype) for mask in self.masks])
 
     def compute_dtype(self, dtype: torch.dtype) -> torch.dtype:
         return _widest([mask.compute_dtype(dtype) for mask in self.masks])
@@ -213,7 +213,7 @@ class Scaled(Mask):
         self.length = inner.length
         self.normwise = inner.normwise
         self.row_block = inner.row_block
-        self.by_rows = inner.by_rows
+        self.prefers_row_major = inner.prefers_row_major
         self.left = left
         self.right = right
         hides = all(x is None or x.dtype == torch.bool for x in (left, right))
@@ -223,17 +223,19 @@ class Scaled(Mask):
         return (self.inner,)
 
     @property
-    def lead(self) -> torch.Size:
-        return torch.broadcast_shapes(self.inner.lead, _lead(self.left, 1), _lead(self.right, 1))
+    def batch_shape(self) -> torch.Size:
+        return torch.broadcast_shapes(
+            self.inner.batch_shape, _batch_shape(self.left, 1), _batch_shape(self.right, 1)
+        )
 
     def matmul(self, x: Tensor) -> Tensor:
         check_columns(x, self.length)
         dtype = x.dtype
         if self.right is not None:
-            x = zero_where_zero(self.right[..., None], x)
+            x = masked_multiply(self.right[..., None], x)
         x = self.inner.matmul(x)
         if self.left is not None:
-            x = zero_where_zero(self.left[..., None], x)
+            x = masked_multiply(self.left[..., None], x)
         return x.to(dtype)
 
     def dense(self) -> Tensor:
@@ -253,17 +255,17 @@ class Scaled(Mask):
     def cost(self, columns: int) -> float:
         return self.inner.cost(columns) + 2 * self.length * columns
 
-    def magnitude(self) -> Mask:
+    def abs_bound(self) -> Mask:
         left, right = (
             None if value is None else _absolute(value) for value in (self.left, self.right)
         )
-        return Scaled(self.inner.magnitude(), left, right)
+        return Scaled(self.inner.abs_bound(), left, right)
 
     def precise(self) -> Mask:
         return Scaled(self.inner.precise(), self.left, self.right)
 
-    def prepared(self, dtype: torch.dtype) -> Mask:
-        return Scaled(self.inner.prepared(dtype), self.left, self.right)
+    def precomputed(self, dtype: torch.dtype) -> Mask:
+        return Scaled(self.inner.precomputed(dtype), self.left, self.right)
 
     def components(self) -> Tensor | None:
         return self.inner.components()
@@ -286,7 +288,7 @@ class BlockDiagonal(Mask):
         self.masks = tuple(masks)
         self.length = as_length(sum(mask.length for mask in self.masks))
         self.normwise = any(mask.normwise for mask in self.masks)
-        self.by_rows = all(mask.by_rows for mask in self.masks)
+        self.prefers_row_major = all(mask.prefers_row_major for mask in self.masks)
         self.nonnegative = all(mask.nonnegative for mask in self.masks)
 
     def parts(self) -> tuple[Mask, ...]:
@@ -297,8 +299,8 @@ class BlockDiagonal(Mask):
         return [mask.length for mask in self.masks]
 
     @property
-    def lead(self) -> torch.Size:
-        return torch.broadcast_shapes(*(mask.lead for mask in self.masks))
+    def batch_shape(self) -> torch.Size:
+        return torch.broadcast_shapes(*(mask.batch_shape for mask in self.masks))
 
     def matmul(self, x: Tensor) -> Tensor:
         check_columns(x, self.length)
@@ -331,14 +333,14 @@ class BlockDiagonal(Mask):
     def cost(self, columns: int) -> float:
         return sum(mask.cost(columns) for mask in self.masks)
 
-    def magnitude(self) -> Mask:
-        return BlockDiagonal([mask.magnitude() for mask in self.masks])
+    def abs_bound(self) -> Mask:
+        return BlockDiagonal([mask.abs_bound() for mask in self.masks])
 
     def precise(self) -> Mask:
         return BlockDiagonal([mask.precise() for mask in self.masks])
 
-    def prepared(self, dtype: torch.dtype) -> Mask:
-        return BlockDiagonal([mask.prepared(dtype) for mask in self.masks])
+    def precomputed(self, dtype: torch.dtype) -> Mask:
+        return BlockDiagonal([mask.precomputed(dtype) for mask in self.masks])
 
     def components(self) -> Tensor | None:
         """The blocks, each as one part."""
@@ -380,5 +382,5 @@ def _absolute(weight: Tensor) -> Tensor:
     return weight if weight.dtype == torch.bool else weight.detach().abs()
 
 
-def _lead(tensor: Tensor | None, own_dims: int) -> torch.Size:
+def _batch_shape(tensor: Tensor | None, own_dims: int) -> torch.Size:
     return torch.Size() if tensor is None else tensor.shape[:-own_dims]

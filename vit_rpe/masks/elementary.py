@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from .base import Mask, as_length, check_columns, check_rows, zero_where_zero
+from .base import Mask, as_length, check_columns, check_rows, masked_multiply
 
 
 class Ones(Mask):
@@ -22,7 +22,7 @@ class Ones(Mask):
         return self._device
 
     @property
-    def lead(self) -> torch.Size:
+    def batch_shape(self) -> torch.Size:
         return torch.Size()
 
     def matmul(self, x: Tensor) -> Tensor:
@@ -39,7 +39,7 @@ class Ones(Mask):
     def cost(self, columns: int) -> float:
         return self.length * columns
 
-    def magnitude(self) -> Mask:
+    def abs_bound(self) -> Mask:
         return self
 
 
@@ -57,7 +57,7 @@ class Causal(Mask):
         return self._device
 
     @property
-    def lead(self) -> torch.Size:
+    def batch_shape(self) -> torch.Size:
         return torch.Size()
 
     def matmul(self, x: Tensor) -> Tensor:
@@ -75,7 +75,7 @@ class Causal(Mask):
     def cost(self, columns: int) -> float:
         return self.length * columns
 
-    def magnitude(self) -> Mask:
+    def abs_bound(self) -> Mask:
         return self
 
 
@@ -98,12 +98,12 @@ class Padding(Mask):
         self.keep = keep
 
     @property
-    def lead(self) -> torch.Size:
+    def batch_shape(self) -> torch.Size:
         return self.keep.shape[:-1]
 
     def matmul(self, x: Tensor) -> Tensor:
         check_columns(x, self.length)
-        total = zero_where_zero(self.keep[..., None], x).sum(-2, keepdim=True)
+        total = masked_multiply(self.keep[..., None], x).sum(-2, keepdim=True)
         return total.expand(*total.shape[:-2], self.length, x.shape[-1])
 
     def dense(self) -> Tensor:
@@ -117,7 +117,7 @@ class Padding(Mask):
     def cost(self, columns: int) -> float:
         return 2 * self.length * columns
 
-    def magnitude(self) -> Mask:
+    def abs_bound(self) -> Mask:
         return self
 
 
@@ -153,7 +153,7 @@ class Packing(Mask):
         return torch.empty_like(order).scatter_(-1, order, begins.cumsum(-1, dtype=torch.int64))
 
     @property
-    def lead(self) -> torch.Size:
+    def batch_shape(self) -> torch.Size:
         return self.segments.shape[:-1]
 
     def matmul(self, x: Tensor) -> Tensor:
@@ -174,7 +174,7 @@ class Packing(Mask):
     def cost(self, columns: int) -> float:
         return 4 * self.length * columns
 
-    def magnitude(self) -> Mask:
+    def abs_bound(self) -> Mask:
         return self
 
     def components(self) -> Tensor | None:
@@ -195,7 +195,7 @@ class Dense(Mask):
         self.matrix = matrix
 
     @property
-    def lead(self) -> torch.Size:
+    def batch_shape(self) -> torch.Size:
         return self.matrix.shape[:-2]
 
     def matmul(self, x: Tensor) -> Tensor:
@@ -213,7 +213,7 @@ class Dense(Mask):
     def cost(self, columns: int) -> float:
         return self.length**2 * columns
 
-    def magnitude(self) -> Mask:
+    def abs_bound(self) -> Mask:
         return Dense(self.matrix.detach().abs())
 
 

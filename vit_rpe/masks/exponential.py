@@ -68,7 +68,7 @@ class Exponential(Mask):
         return self.weights.shape[-1]
 
     @property
-    def lead(self) -> torch.Size:
+    def batch_shape(self) -> torch.Size:
         return torch.broadcast_shapes(self.rates.shape[:-2], self.weights.shape[:-1])
 
     def matmul(self, x: Tensor) -> Tensor:
@@ -108,7 +108,7 @@ class Exponential(Mask):
     def cost(self, columns: int) -> float:
         return columns * self.length * self.terms * sum(min(n, 2 * _BLOCK) for n in self.grid)
 
-    def magnitude(self) -> Mask:
+    def abs_bound(self) -> Mask:
         return Exponential(
             self.rates.detach(),
             self.weights.detach().abs(),
@@ -160,10 +160,10 @@ def _from_earlier_blocks(blocks: Tensor, rate: Tensor) -> Tensor:
     to_end = (-rate[..., None] * (b - 1 - place)).exp()
     from_end = (-rate[..., None] * (place + 1)).exp()
     sent = torch.einsum("...j,...bjc->...bc", to_end, blocks)
-    arrived = before(decay(sent, rate * b, one_sided=True))
+    arrived = shift_down(decay(sent, rate * b, one_sided=True))
     return from_end[..., None, :, None] * arrived[..., None, :]
 
 
-def before(x: Tensor) -> Tensor:
+def shift_down(x: Tensor) -> Tensor:
     """Entry i becomes entry i - 1 along the axis before the last; the first becomes zero."""
     return torch.nn.functional.pad(x, (0, 0, 1, 0))[..., :-1, :]

@@ -36,7 +36,7 @@ class LowRank(Mask):
         self.length = as_length(u.shape[-2])
         self.u = u
         self.v = v
-        self.by_rows = u.layout != torch.strided or v.layout != torch.strided
+        self.prefers_row_major = u.layout != torch.strided or v.layout != torch.strided
         self._factors: list[_SparseFactor] = []
 
     def check(self) -> None:
@@ -45,7 +45,7 @@ class LowRank(Mask):
                 raise ValueError(f"LowRank.{name} has values that are not finite")
 
     @property
-    def lead(self) -> torch.Size:
+    def batch_shape(self) -> torch.Size:
         return torch.broadcast_shapes(self.u.shape[:-2], self.v.shape[:-2])
 
     @full_precision
@@ -82,7 +82,7 @@ class LowRank(Mask):
     def cost(self, columns: int) -> float:
         return 2.0 * columns * (_entries(self.u) + _entries(self.v))
 
-    def magnitude(self) -> Mask:
+    def abs_bound(self) -> Mask:
         return LowRank(self.u.detach().abs(), self.v.detach().abs())
 
 

@@ -18,7 +18,7 @@ class Sparse(Mask):
     `edge_index[1]` the keys that they see. `edge_index` is (2, E), `weight` (..., E).
     """
 
-    by_rows = True
+    prefers_row_major = True
     tensor_names = ("edge_index", "weight")
     _entries: Entries | None = None
 
@@ -48,7 +48,7 @@ class Sparse(Mask):
             )
 
     @property
-    def lead(self) -> torch.Size:
+    def batch_shape(self) -> torch.Size:
         return self.weight.shape[:-1]
 
     @full_precision
@@ -78,7 +78,7 @@ class Sparse(Mask):
     def cost(self, columns: int) -> float:
         return 4.0 * columns * (self.edge_index.shape[1] + self.length)
 
-    def magnitude(self) -> Mask:
+    def abs_bound(self) -> Mask:
         bound = Sparse(self.edge_index, self.weight.detach().abs(), self.length)
         bound._entries = self.entries()
         return bound

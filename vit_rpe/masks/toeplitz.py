@@ -51,7 +51,7 @@ class Toeplitz(Mask):
         self._spectrum: Tensor | None = None
 
     @property
-    def lead(self) -> torch.Size:
+    def batch_shape(self) -> torch.Size:
         return self.offsets.shape[: -len(self.grid)]
 
     def matmul(self, x: Tensor) -> Tensor:
@@ -60,7 +60,7 @@ class Toeplitz(Mask):
         spectrum = self._spectrum if self._spectrum is not None else self._transform(dtype)
         return _convolve(spectrum, x.to(dtype), self.grid).to(x.dtype)
 
-    def prepared(self, dtype: torch.dtype) -> Toeplitz:
+    def precomputed(self, dtype: torch.dtype) -> Toeplitz:
         """With the transform of its table at hand, in the precision that it asks for."""
         mask = copy(self)
         mask._spectrum = self._transform(self.compute_dtype(dtype))
@@ -90,7 +90,7 @@ class Toeplitz(Mask):
             2.5 * size * log2(max(n, 2)) for size, n in _transform_sizes(self.grid)
         )
 
-    def magnitude(self) -> Mask:
+    def abs_bound(self) -> Mask:
         """max|M| in every place: the error of an FFT does not know which row it falls into."""
         largest = self.offsets.detach().abs().flatten(-len(self.grid)).amax(-1)
         return Scaled(

@@ -34,7 +34,7 @@ def checkpoint_filter_fn(state: dict[str, Tensor], model: MaskedViT) -> dict[str
         key = f"{name}.table"
         if isinstance(module, OffsetRPE) and key in state:
             sides = _sides(state[key])
-            state[key] = resample_offsets(state[key], sides, module.grid, module.fixed_step)
+            state[key] = resample_offsets(state[key], sides, module.grid, module.crop_axes)
         elif isinstance(module, DistanceRPE) and key in state:
             state[key] = _distances(state[key], module)
     if isinstance(model, MaskedVideo):
@@ -79,7 +79,7 @@ def _positions(positions: Tensor, old: Grid | None, model: MaskedViT) -> Tensor:
 
 def _distances(table: Tensor, module: DistanceRPE) -> Tensor:
     size = module.table.shape[-1]
-    if module.fixed_step and table.shape[-1] != size:
+    if module.crop_axes and table.shape[-1] != size:
         raise ValueError(
             f"a table of {table.shape[-1]} distances does not tell how many frames it is for; "
             "load it into a model of its own size, then call set_input_size"

@@ -30,8 +30,8 @@ from timm.models.vision_transformer import checkpoint_filter_fn as timm_filter
 from torch import Tensor, nn
 
 from .checkpoint import checkpoint_filter_fn
-from .choices import choose
 from .masked_vit import MaskedViT, resample_positions
+from .names import choose
 from .performer_rpe import SIZES, default_cfgs
 
 MASK_OPTIONS = ("rpe", "rpe_init", "rpe_gain", "rpe_terms", "rpe_positive", "border")

@@ -28,7 +28,7 @@ class MaskedVideo(MaskedViT):
         options: as in the image models.
     """
 
-    fixed_step = (0,)
+    crop_axes = (0,)
     output_formats = ("NCHW", "NCTHW", "NLC")
     patch_embed: TubeletEmbed
 

@@ -17,10 +17,10 @@ from vit_rpe.attention import AttentionPlan, plan_attention
 from vit_rpe.attention.plan import PATHS, PathName
 from vit_rpe.features import FeatureMap, TopViTFeatures, make_features
 from vit_rpe.layers import MaskedAttention, MaskedLinearAttention, MaskedSoftmaxAttention
-from vit_rpe.rpe import Border, Grid, OneWayBorder, TokenLayout
+from vit_rpe.rpe import Border, Grid, ReadOnlyBorder, TokenLayout
 from vit_rpe.rpe.resize import resample
 
-from .choices import choose, make_rpe
+from .names import choose, make_rpe
 from .tubelets import padded
 
 
@@ -38,7 +38,7 @@ class MaskedViT(VisionTransformer):
     """
 
     attention: ClassVar[type[MaskedAttention]]
-    fixed_step: ClassVar[tuple[int, ...]] = ()
+    crop_axes: ClassVar[tuple[int, ...]] = ()
     """Axes along which a shorter grid crops the masks, as in `vit_rpe.rpe.GridRPE`."""
     output_formats: ClassVar[tuple[str, ...]] = ("NCHW", "NLC")
     """What `forward_intermediates` can give."""
@@ -76,14 +76,14 @@ class MaskedViT(VisionTransformer):
                 init=rpe_init,
                 positive=rpe_positive,
                 one_sided=one_sided,
-                fixed_step=self.fixed_step,
+                crop_axes=self.crop_axes,
                 **device,
             )
             prefix = self.num_prefix_tokens
             if learned and attn.rpe is not None and prefix:
                 attn.border = Border(prefix, attn.num_heads, rpe_gain, bool(one_sided), **device)
             elif one_sided and prefix:
-                attn.border = OneWayBorder(prefix)
+                attn.border = ReadOnlyBorder(prefix)
 
     @property
     def num_tokens(self) -> int:

@@ -1,13 +1,13 @@
 """Modules that own parameters and make masks when called: for images, video, sequences."""
 
 from .base import GridRPE
-from .border import Border, OneWayBorder
+from .border import Border, ReadOnlyBorder
+from .causal import CausalRPE
 from .distance import DistanceRPE
 from .exponential import ExponentialRPE
 from .factorized import FactorizedRPE
 from .layout import Grid, TokenLayout
 from .offset import OffsetRPE
-from .one_sided import OneSidedRPE
 from .stochastic import low_rank_logits, sine_factors, sine_spe, stochastic_factors
 
 __all__ = [
@@ -18,8 +18,8 @@ __all__ = [
     "Grid",
     "GridRPE",
     "OffsetRPE",
-    "OneSidedRPE",
-    "OneWayBorder",
+    "CausalRPE",
+    "ReadOnlyBorder",
     "TokenLayout",
     "low_rank_logits",
     "sine_factors",

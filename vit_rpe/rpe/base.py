@@ -15,7 +15,7 @@ from vit_rpe.masks.base import as_axes, as_grid
 Init = Literal["ones", "decay"]
 Positive = Literal["exp", "abs"]
 
-STEEPEST = 1.5
+MAX_INIT_SLOPE = 1.5
 """The steepest slope at which a head starts to decay with the distance (`init="decay"`)."""
 
 
@@ -31,7 +31,7 @@ class GridRPE(nn.Module, abc.ABC):
     Along the axes in `one_sided` a query sees only keys at its own place or before.
 
     Another grid is the same picture at another resolution: offsets are relative to the length of
-    an axis. Not so along the axes in `fixed_step`, such as the frames of a video: there a shorter
+    an axis. Not so along the axes in `crop_axes`, such as the frames of a video: there a shorter
     axis keeps the weights of the offsets that are left. A longer one stretches a table, which has
     no weights for it.
     """
@@ -45,7 +45,7 @@ class GridRPE(nn.Module, abc.ABC):
         init: Init = "ones",
         positive: Positive = "exp",
         one_sided: Sequence[int] = (),
-        fixed_step: Sequence[int] = (),
+        crop_axes: Sequence[int] = (),
     ):
         super().__init__()
         if init not in ("ones", "decay"):
@@ -62,7 +62,7 @@ class GridRPE(nn.Module, abc.ABC):
         self.init = init
         self.positive = positive
         self.one_sided = as_axes(one_sided, self.grid)
-        self.fixed_step = as_axes(fixed_step, self.grid)
+        self.crop_axes = as_axes(crop_axes, self.grid)
 
     @abc.abstractmethod
     def forward(self, grid: Sequence[int] | None = None) -> Mask:
@@ -97,12 +97,12 @@ class GridRPE(nn.Module, abc.ABC):
         """The slope of each head at the start, (H,)."""
         if self.init == "ones":
             return torch.zeros(self.num_heads)
-        return STEEPEST * (torch.arange(self.num_heads) / max(self.num_heads - 1, 1)) ** 1.5
+        return MAX_INIT_SLOPE * (torch.arange(self.num_heads) / max(self.num_heads - 1, 1)) ** 1.5
 
     def extra_repr(self) -> str:
         return (
             f"grid={self.grid}, num_heads={self.num_heads}, gain={self.gain}, init={self.init!r}, "
-            f"positive={self.positive!r}, one_sided={self.one_sided}, fixed_step={self.fixed_step}"
+            f"positive={self.positive!r}, one_sided={self.one_sided}, crop_axes={self.crop_axes}"
         )
 
 
@@ -114,7 +114,7 @@ def grid_distance(grid: tuple[int, ...], device: torch.device | None = None) -> 
     return distance
 
 
-def hide_later(offsets: Tensor, grid: tuple[int, ...], one_sided: Sequence[int]) -> Tensor:
+def hide_later_keys(offsets: Tensor, grid: tuple[int, ...], one_sided: Sequence[int]) -> Tensor:
     """Zeros for the keys that come after the query along the one-sided axes."""
     for axis in one_sided:
         n = grid[axis]

@@ -12,7 +12,7 @@ class Border(nn.Module):
     """Puts `prefix` class and register tokens before a mask, with weights learned for each head.
 
     The weights are `exp(gain * parameter)` and start at 1: prefix * (prefix + 2) for each head.
-    With `one_way` the prefix tokens read the grid and are not read by it: no column is learned.
+    With `read_only` the prefix tokens read the grid and are not read by it: no column is learned.
     """
 
     column: nn.Parameter | None
@@ -22,14 +22,14 @@ class Border(nn.Module):
         prefix: int,
         num_heads: int,
         gain: float = 1.0,
-        one_way: bool = False,
+        read_only: bool = False,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ):
         super().__init__()
         self.gain = gain
         self.row = nn.Parameter(torch.empty(num_heads, prefix, device=device, dtype=dtype))
-        column = None if one_way else nn.Parameter(torch.empty_like(self.row))
+        column = None if read_only else nn.Parameter(torch.empty_like(self.row))
         self.register_parameter("column", column)
         self.corner = nn.Parameter(
             torch.empty(num_heads, prefix, prefix, device=device, dtype=dtype)
@@ -49,7 +49,7 @@ class Border(nn.Module):
         return (self.gain * parameter).exp()
 
 
-class OneWayBorder(nn.Module):
+class ReadOnlyBorder(nn.Module):
     """Puts `prefix` tokens before a mask which read the grid with weight 1, and are not read by it.
 
     A class token that could be read would tell the first frame of a clip about the last.

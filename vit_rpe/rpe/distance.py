@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from vit_rpe.masks import Toeplitz
 
-from .base import GridRPE, grid_distance, hide_later
+from .base import GridRPE, grid_distance, hide_later_keys
 from .resize import resample
 
 
@@ -45,7 +45,7 @@ class DistanceRPE(GridRPE):
         grid = self._grid(grid)
         weight = self._weight(self._resampled(grid))
         offsets = weight[:, grid_distance(grid, weight.device)]
-        offsets = hide_later(offsets, grid, self.one_sided)
+        offsets = hide_later_keys(offsets, grid, self.one_sided)
         return Toeplitz(offsets, grid, nonnegative=True)
 
     def resize(self, grid: Sequence[int]) -> None:
@@ -56,7 +56,7 @@ class DistanceRPE(GridRPE):
 
     def _resampled(self, grid: tuple[int, ...]) -> Tensor:
         kept = tuple(
-            min(own, n) if axis in self.fixed_step else own
+            min(own, n) if axis in self.crop_axes else own
             for axis, (own, n) in enumerate(zip(self.grid, grid, strict=True))
         )
         return resample(self.table[:, : _distances(kept)].contiguous(), _distances(grid))

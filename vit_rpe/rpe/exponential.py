@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from vit_rpe.masks import Exponential
 
-from .base import STEEPEST, GridRPE
+from .base import MAX_INIT_SLOPE, GridRPE
 
 # Terms beyond the first start with this weight: too small to show, large enough to learn.
 _FAINT = 1e-4
@@ -53,7 +53,7 @@ class ExponentialRPE(GridRPE):
     def reset_parameters(self) -> None:
         log_weight = torch.full((self.num_heads, self.terms), _FAINT).log()
         log_weight[:, 0] = 0.0
-        rates = (STEEPEST * torch.arange(self.terms) / self.terms).repeat(self.num_heads, 1)
+        rates = (MAX_INIT_SLOPE * torch.arange(self.terms) / self.terms).repeat(self.num_heads, 1)
         rates[:, 0] = self._slopes()
         with torch.no_grad():
             self.weight.copy_(self._start(log_weight))
@@ -78,7 +78,7 @@ class ExponentialRPE(GridRPE):
     def _sides(self, grid: tuple[int, ...]) -> list[int]:
         """The lengths of the axes; that of the reference for a fixed step, so that what a rate
         means does not depend on how many frames there are."""
-        return [_REFERENCE_SIDE if a in self.fixed_step else n for a, n in enumerate(grid)]
+        return [_REFERENCE_SIDE if a in self.crop_axes else n for a, n in enumerate(grid)]
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, terms={self.terms}"

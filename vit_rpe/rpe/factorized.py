@@ -37,7 +37,7 @@ class FactorizedRPE(GridRPE):
         time_axes, space_axes = (
             {
                 name: tuple(a - shift for a in getattr(self, name) if (a == 0) == (shift == 0))
-                for name in ("one_sided", "fixed_step")
+                for name in ("one_sided", "crop_axes")
             }
             for shift in (0, 1)
         )

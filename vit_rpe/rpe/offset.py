@@ -10,7 +10,7 @@ from torch import nn
 
 from vit_rpe.masks import Toeplitz
 
-from .base import GridRPE, grid_distance, hide_later
+from .base import GridRPE, grid_distance, hide_later_keys
 from .resize import resample_offsets
 
 
@@ -42,13 +42,13 @@ class OffsetRPE(GridRPE):
 
     def forward(self, grid: Sequence[int] | None = None) -> Toeplitz:
         grid = self._grid(grid)
-        table = resample_offsets(self.table, self.grid, grid, self.fixed_step)
-        table = hide_later(self._weight(table), grid, self.one_sided)
+        table = resample_offsets(self.table, self.grid, grid, self.crop_axes)
+        table = hide_later_keys(self._weight(table), grid, self.one_sided)
         return Toeplitz(table, grid, nonnegative=True)
 
     def resize(self, grid: Sequence[int]) -> None:
         grid = self._grid(grid)
         if grid != self.grid:
-            table = resample_offsets(self.table.detach(), self.grid, grid, self.fixed_step)
+            table = resample_offsets(self.table.detach(), self.grid, grid, self.crop_axes)
             self.table = nn.Parameter(table, self.table.requires_grad)
             self.grid = grid

@@ -21,18 +21,18 @@ def resample(values: Tensor, size: int, dim: int = -1) -> Tensor:
 
 
 def resample_offsets(
-    offsets: Tensor, old: Sequence[int], new: Sequence[int], fixed_step: Sequence[int] = ()
+    offsets: Tensor, old: Sequence[int], new: Sequence[int], crop_axes: Sequence[int] = ()
 ) -> Tensor:
     """A table of offsets, (..., 2 n_1 - 1, ..., 2 n_d - 1), for a grid of other sides.
 
-    A shorter side along an axis in `fixed_step` crops the table.
+    A shorter side along an axis in `crop_axes` crops the table.
 
     Negative and positive offsets are taken apart along each axis: a mask may have a kink at 0, and
     one side of a one-sided axis means nothing.
     """
     for axis, (n, size) in enumerate(zip(old, new, strict=True)):
         dim = axis - len(old)
-        if size < n and axis in fixed_step:
+        if size < n and axis in crop_axes:
             offsets = offsets.narrow(dim, n - size, 2 * size - 1).contiguous()
         elif n != size:
             earlier = resample(offsets.narrow(dim, 0, n).flip(dim), size, dim).flip(dim)

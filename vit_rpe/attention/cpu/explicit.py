@@ -47,7 +47,7 @@ class CpuExplicit:
         _, inner = structure.split_border(mask)
         if not isinstance(inner, Toeplitz | Exponential):
             return f"needs a Toeplitz or Exponential mask, got {type(inner).__name__}"
-        if mask.lead != inner.lead:
+        if mask.batch_shape != inner.batch_shape:
             return "needs a border with the leading dims of its table"
         if request.dropout > 0:
             return "has no dropout of weights"
@@ -117,7 +117,7 @@ def attend_on_grid(
     weights = (None, None, None) if border is None else (border.row, border.column, border.corner)
     table = inner.toeplitz() if isinstance(inner, Exponential) else inner
     assert isinstance(table, Toeplitz)
-    groups = TableGroups(q.shape[:-2], table.lead)
+    groups = TableGroups(q.shape[:-2], table.batch_shape)
     call = _Call(table.grid, prefix, dtype, features, floor, nonnegative, divide)
     tensors = (*map(groups.split, (q, k, v)), table.offsets, *weights)
     if torch.compiler.is_compiling():  # a compiler finds out itself what is cheap to make again
@@ -251,7 +251,7 @@ def _border(
 
 def _table_bytes(mask: Toeplitz | Exponential, request: AttentionRequest) -> int:
     cells = prod(mask.grid[1:])
-    return prod(mask.lead) * 2 * mask.grid[0] * cells**2 * request.dtype.itemsize
+    return prod(mask.batch_shape) * 2 * mask.grid[0] * cells**2 * request.dtype.itemsize
 
 
 class TableGroups:

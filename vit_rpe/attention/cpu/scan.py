@@ -102,10 +102,10 @@ def scan_on_grid(
     near = _inside_boxes(q, k, v, mask, blocks)
     if not blocks:
         return near
-    groups = TableGroups(q.shape[:-2], mask.lead)
+    groups = TableGroups(q.shape[:-2], mask.batch_shape)
     terms = mask.rates.shape[-2:]
-    rates = mask.rates.expand(*mask.lead, *terms).reshape(-1, *terms).double()
-    weights = mask.weights.expand(*mask.lead, mask.terms).reshape(-1, mask.terms).double()
+    rates = mask.rates.expand(*mask.batch_shape, *terms).reshape(-1, *terms).double()
+    weights = mask.weights.expand(*mask.batch_shape, mask.terms).reshape(-1, mask.terms).double()
     far = torch.ops.vit_rpe.scan_grid(
         *map(groups.split, (q, k, v)), rates, weights, mask.grid, blocks, mask.one_sided
     )

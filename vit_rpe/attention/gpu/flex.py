@@ -38,7 +38,7 @@ class FlexExplicit:
         _, inner = structure.split_border(mask)
         if not isinstance(inner, Toeplitz):
             return f"needs a Toeplitz mask, got {type(inner).__name__}"
-        if len(mask.lead) > 1 or len(request.batch_shape) != 2:
+        if len(mask.batch_shape) > 1 or len(request.batch_shape) != 2:
             return "needs q, k, v of shape (batch, heads, tokens, channels) and a mask per head"
         if not request.nonnegative:
             return "needs features and masks that promise no negative value"

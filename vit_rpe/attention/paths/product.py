@@ -98,7 +98,7 @@ def product(
         mask, q = mask.precise(), q.double()
     dtype = torch.promote_types(mask.compute_dtype(q.dtype), v.dtype)
     q, k, v = q.to(dtype), k.to(dtype), v.to(dtype)
-    prepared = mask.prepared(dtype)
+    prepared = mask.precomputed(dtype)
     sums, bound = _in_chunks(q, k, v, prepared, budget), absolute_bound(q, k, prepared)
     if mask.normwise and is_readable(q) and is_readable(k):
         rows = max(1, min(_FEW_ROWS, budget // row_bytes(q, mask)))
@@ -128,7 +128,7 @@ def algorithm_1(q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> Tensor:
 
     The L x (M D) matrix is stored as suits the mask: row by row, or column by column.
     """
-    if mask.by_rows:
+    if mask.prefers_row_major:
         kv = k[..., :, None] * v[..., None, :]  # 1. vec(phi(k_i) v_i^T): (..., L, M, D)
         kv = mask.matmul(kv.flatten(-2)).unflatten(-1, kv.shape[-2:])  # 2. FastMult_M
         return (q[..., None, :] @ kv).squeeze(-2)  # 3. read with phi(q_i)
@@ -141,7 +141,7 @@ def algorithm_1(q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> Tensor:
 @torch.no_grad()
 def absolute_bound(q: Tensor, k: Tensor, mask: Mask) -> Tensor:
     """sum_j |M[i, j]| |q_i| . |k_j|, (..., L, 1): the scale at which a row's sum is round-off."""
-    return (q.abs() * mask.magnitude().matmul(k.abs())).sum(-1, keepdim=True)
+    return (q.abs() * mask.abs_bound().matmul(k.abs())).sum(-1, keepdim=True)
 
 
 def _settled(

@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from vit_rpe.masks import Exponential, Mask, Ones
-from vit_rpe.masks.exponential import before, decay, spread
+from vit_rpe.masks.exponential import decay, shift_down, spread
 from vit_rpe.precision import without_autocast
 
 from .. import structure
@@ -178,8 +178,8 @@ def _carried(state: Tensor, rate: Tensor) -> Tensor:
     """Sums over earlier and over later blocks, exp(-rate * blocks between): (..., W, blocks, C)."""
     ways, count = state.shape[-3:-1]
     if count > _FEW_BLOCKS:
-        earlier = before(decay(state[..., :1, :, :], rate[..., None], one_sided=True))
-        later = before(decay(state[..., 1:, :, :].flip(-2), rate[..., None], one_sided=True))
+        earlier = shift_down(decay(state[..., :1, :, :], rate[..., None], one_sided=True))
+        later = shift_down(decay(state[..., 1:, :, :].flip(-2), rate[..., None], one_sided=True))
         return torch.cat([earlier, later.flip(-2)], -3)
     block = torch.arange(count, device=state.device)
     between = block[:, None] - block - 1

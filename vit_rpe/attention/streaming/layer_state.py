@@ -53,8 +53,8 @@ def _border_and_grid(mask: Mask) -> tuple[Bordered, Exponential | Toeplitz]:
             "a stream needs a mask on a grid of time, height and width, "
             f"got {type(inner).__name__} on the grid {grid}"
         )
-    one_way = border.column is not None and not border.column.any()
-    assert border.prefix == 0 or one_way
+    read_only = border.column is not None and not border.column.any()
+    assert border.prefix == 0 or read_only
     return border, inner
 
 
@@ -83,7 +83,7 @@ class LinearState:
         common = common_dtype(q, k, v)
         with without_autocast(q.device.type):
             features, p = self._features, self._prefix
-            q, k = features.query(features.prepare(q)), features.prepare(k)
+            q, k = features.query(features.cast_and_normalize(q)), features.cast_and_normalize(k)
             v = F.pad(v.to(common), (0, 1), value=1.0)  # one more column: the normalizer
             k1, fade = self._scaled(*features.scaled_key(k[..., p:, :]))
             sums = self._keys.step(q[..., p:, :], k1, v[..., p:, :], fade)

@@ -235,14 +235,14 @@ class GKATConv(nn.Module):
             and (phi_k.amax(-1) < _SMALLEST_FEATURE).any()
         ):
             # a key that float32 cannot hold at the scale of all others, perhaps of other graphs
-            q, k = features.prepare(q.double()), features.prepare(k.double())
+            q, k = features.cast_and_normalize(q.double()), features.cast_and_normalize(k.double())
             return features.query(q), features.key(k, parts=mask.components())
         return phi_q, phi_k
 
     def kernel(self, q: Tensor, k: Tensor, mask: Mask) -> Tensor:
         """Compute K for all pairs that the mask joins, up to a factor for each query: (H, L, L)."""
         if isinstance(self.features, PositiveRandomFeatures):
-            q, k = (self.features.prepare(x) * self.features.scale for x in (q, k))
+            q, k = (self.features.cast_and_normalize(x) * self.features.scale for x in (q, k))
             logits = q @ k.mT
             return (logits - logits.detach().amax(-1, keepdim=True)).exp()
         phi_q, phi_k = self.query_key_features(q, k, mask)

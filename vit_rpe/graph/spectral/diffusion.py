@@ -66,7 +66,7 @@ class Diffusion(GraphMask):
         self.operator = Operator(graph, KINDS[kind])
 
     @property
-    def lead(self) -> torch.Size:
+    def batch_shape(self) -> torch.Size:
         return self.lam.shape
 
     @full_precision
@@ -74,8 +74,8 @@ class Diffusion(GraphMask):
         check_columns(x, self.length)
         return self._action(x, self.operator.root, self.tol)
 
-    def prepared(self, dtype: torch.dtype) -> Mask:
-        """Return the same mask, with the `magnitude` of products in `dtype`."""
+    def precomputed(self, dtype: torch.dtype) -> Mask:
+        """Return the same mask, with the `abs_bound` of products in `dtype`."""
         mask = copy(self)
         mask.roundoff = torch.finfo(dtype).eps
         return mask
@@ -88,7 +88,7 @@ class Diffusion(GraphMask):
     def _action(self, x: Tensor, root: Tensor | None, tol: float) -> Tensor:
         """Multiply R exp(-lam S) R^-1 x, for S symmetric and R = diag(root)."""
         dtype = self.compute_dtype(x.dtype)
-        folded = Folded(x.to(dtype), self.lead)
+        folded = Folded(x.to(dtype), self.batch_shape)
         columns, lam = folded.columns, folded.values(self.lam)
         heads = columns.reshape(-1, *columns.shape[-2:]).movedim(0, 1)  # (L, H, C)
         result = _Exponential.apply(heads, lam.reshape(-1), self.operator, tol, root)
@@ -131,7 +131,7 @@ class Diffusion(GraphMask):
         products = 15 + 3 * self.operator.interval.radius**0.5
         return products * columns * (self.operator.matrix.num_entries + 4 * self.length)
 
-    def magnitude(self) -> Mask:
+    def abs_bound(self) -> Mask:
         """A mask that is the norm of M everywhere: the error may fall into any row.
 
         It is larger where `tol` is above the round-off of the precision that the mask was prepared

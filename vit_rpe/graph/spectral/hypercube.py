@@ -30,7 +30,7 @@ class Hypercube(GraphMask):
         self.absolute = False
 
     @property
-    def lead(self) -> torch.Size:
+    def batch_shape(self) -> torch.Size:
         return self.lam.shape
 
     def _factors(self) -> tuple[Tensor, Tensor]:
@@ -44,7 +44,9 @@ class Hypercube(GraphMask):
         dtype = self.compute_dtype(x.dtype)
         width = block_width(self.length, x)
         result = torch.cat([self._bits(part.to(dtype)) for part in x.split(width, -1)], -1)
-        return result.expand(torch.broadcast_shapes(result.shape, (*self.lead, 1, 1))).to(x.dtype)
+        return result.expand(torch.broadcast_shapes(result.shape, (*self.batch_shape, 1, 1))).to(
+            x.dtype
+        )
 
     def _bits(self, x: Tensor) -> Tensor:
         same, other = (f.to(x.dtype)[..., None, None, None, None] for f in self._factors())
@@ -69,7 +71,7 @@ class Hypercube(GraphMask):
     def cost(self, columns: int) -> float:
         return 4.0 * max(self.dim, 1) * self.length * columns
 
-    def magnitude(self) -> Mask:
+    def abs_bound(self) -> Mask:
         """The mask |M|; only a negative lam makes entries negative."""
         mask = self.with_values(lam=self.lam.detach())
         mask.absolute = True

@@ -66,14 +66,14 @@ class TreeExponential(GraphMask):
             )
 
     @property
-    def lead(self) -> torch.Size:
+    def batch_shape(self) -> torch.Size:
         return torch.broadcast_shapes(self.a.shape, self.b.shape)
 
     @full_precision
     def matmul(self, x: Tensor) -> Tensor:
         check_columns(x, self.length)
         dtype = widest_dtype(self.compute_dtype(x.dtype), self.a, self.b)
-        folded = Folded(x.to(dtype), self.lead)
+        folded = Folded(x.to(dtype), self.batch_shape)
         a, b = (folded.values(value.to(dtype)) for value in (self.a, self.b))
         lengths = self.forest.edge_lengths(self.edge_weight)
         result = self.paths.sums(folded.columns, a, lengths)
@@ -107,7 +107,7 @@ class TreeExponential(GraphMask):
     def cost(self, columns: int) -> float:
         return 60.0 * self.length * columns
 
-    def magnitude(self) -> Mask:
+    def abs_bound(self) -> Mask:
         """The mask itself: its entries are positive, and its product subtracts nothing."""
         return self.with_values(
             edge_weight=self.edge_weight.detach(), a=self.a.detach(), b=self.b.detach()

@@ -83,14 +83,14 @@ class TreeFunction(GraphMask):
         return SparseMatrix.selection(self.forest.parent, self.length)
 
     @property
-    def lead(self) -> torch.Size:
+    def batch_shape(self) -> torch.Size:
         return self.values.shape[:-1]
 
     @full_precision
     def matmul(self, x: Tensor) -> Tensor:
         check_columns(x, self.length)
         dtype = widest_dtype(self.compute_dtype(x.dtype), self.values)
-        folded = Folded(x.to(dtype), self.lead)
+        folded = Folded(x.to(dtype), self.batch_shape)
         values = folded.values(self.values.to(dtype), own_dims=1)
         if self.along is not None:
             result = self._path(folded.columns, values, self.along)
@@ -150,7 +150,7 @@ class TreeFunction(GraphMask):
         work = 8.0 * self.forest.diameter if self.by_histogram else 40.0 * self._rounds
         return (work + 2) * self.length * columns
 
-    def magnitude(self) -> Mask:
+    def abs_bound(self) -> Mask:
         """A mask of max|f| within every tree: the error of an FFT may fall into any row."""
         largest = self.values.detach().abs().amax(-1)
         left = largest[..., None].expand(*largest.shape, self.length)

@@ -45,7 +45,7 @@ class WalkKernel(GraphMask):
         self.alpha = alpha
 
     @property
-    def lead(self) -> torch.Size:
+    def batch_shape(self) -> torch.Size:
         return self.lam.shape
 
     def _coefficients(self, dtype: torch.dtype | None = None) -> Tensor:
@@ -53,8 +53,8 @@ class WalkKernel(GraphMask):
         return (self.lam[..., None] ** steps).to(dtype or self.lam.dtype)
 
     def _features(self, dtype: torch.dtype | None = None) -> WalkFeatures:
-        if self._prepared is not None and self._prepared.values.dtype == dtype:
-            return self._prepared
+        if self._precomputed is not None and self._precomputed.values.dtype == dtype:
+            return self._precomputed
         features = WalkFeatures(self.visits, self._coefficients(dtype))
         if self.alpha:
             features.scale = self._scale(features.values)
@@ -66,10 +66,10 @@ class WalkKernel(GraphMask):
         squares = self.visits.pattern.product(values.square(), ones).squeeze(-1)
         return 1 / power_or_inf(squares, self.alpha / 2)
 
-    def prepared(self, dtype: torch.dtype) -> Mask:
+    def precomputed(self, dtype: torch.dtype) -> Mask:
         """Return the same mask with its features computed."""
         mask = copy(self)
-        mask._prepared = self._features(self.compute_dtype(dtype))
+        mask._precomputed = self._features(self.compute_dtype(dtype))
         return mask
 
     @full_precision
@@ -113,11 +113,11 @@ class WalkKernel(GraphMask):
     def cost(self, columns: int) -> float:
         return 4.0 * columns * self.visits.pattern.num_entries
 
-    def magnitude(self) -> Mask:
+    def abs_bound(self) -> Mask:
         """The kernel of |lam| under the norms of lam."""
         scale = self._scale(self.visits.values(self._coefficients())).detach()
         bound = copy(self)
-        bound.lam, bound.alpha, bound._prepared = self.lam.detach().abs(), 0.0, None
+        bound.lam, bound.alpha, bound._precomputed = self.lam.detach().abs(), 0.0, None
         return Scaled(bound, left=scale, right=scale)
 
 

@@ -55,19 +55,19 @@ class SeriesKernel(GraphMask):
             )
 
     @property
-    def lead(self) -> torch.Size:
+    def batch_shape(self) -> torch.Size:
         return self.coefficients.shape[:-1]
 
     def _features(self, dtype: torch.dtype | None = None) -> tuple[WalkFeatures, WalkFeatures]:
-        if self._prepared is not None and self._prepared[0].values.dtype == dtype:
-            return self._prepared
+        if self._precomputed is not None and self._precomputed[0].values.dtype == dtype:
+            return self._precomputed
         coefficients = self.coefficients.to(dtype or self.coefficients.dtype)
         return WalkFeatures(self.left, coefficients), WalkFeatures(self.right, coefficients)
 
-    def prepared(self, dtype: torch.dtype) -> Mask:
+    def precomputed(self, dtype: torch.dtype) -> Mask:
         """Return the same mask with its features computed."""
         mask = copy(self)
-        mask._prepared = self._features(self.compute_dtype(dtype))
+        mask._precomputed = self._features(self.compute_dtype(dtype))
         return mask
 
     @full_precision
@@ -98,7 +98,7 @@ class SeriesKernel(GraphMask):
     def cost(self, columns: int) -> float:
         return 2.0 * columns * (self.left.pattern.num_entries + self.right.pattern.num_entries)
 
-    def magnitude(self) -> Mask:
+    def abs_bound(self) -> Mask:
         return self.with_values(coefficients=self.coefficients.detach().abs())
 
 

@@ -33,10 +33,12 @@ def graph_sketches(
             f"a mask of {mask.length} nodes needs x of shape ({mask.length}, channels), "
             f"got {tuple(x.shape)}"
         )
-    if mask.lead:
-        raise ValueError(f"graph sketches need a mask with one lam, got {tuple(mask.lead)} of them")
+    if mask.batch_shape:
+        raise ValueError(
+            f"graph sketches need a mask with one lam, got {tuple(mask.batch_shape)} of them"
+        )
     features = ELUFeatures() if features is None else features
-    phi = features.key(features.prepare(x))
+    phi = features.key(features.cast_and_normalize(x))
     generator = torch.Generator().manual_seed(seed)
 
     def signs(rows: int) -> Tensor:

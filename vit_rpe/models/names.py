@@ -7,12 +7,12 @@ from typing import Any
 
 from vit_rpe.features.names import choose
 from vit_rpe.rpe import (
+    CausalRPE,
     DistanceRPE,
     ExponentialRPE,
     FactorizedRPE,
     GridRPE,
     OffsetRPE,
-    OneSidedRPE,
 )
 
 RPES: dict[str, Callable[..., GridRPE]] = {
@@ -27,7 +27,7 @@ def make_rpe(
     name: str, grid: Sequence[int], num_heads: int, terms: int = 1, **options: Any
 ) -> GridRPE | None:
     if name == "none":  # nothing is learned, but later tokens may have to be hidden
-        return OneSidedRPE(grid, num_heads, **options) if options.get("one_sided") else None
+        return CausalRPE(grid, num_heads, **options) if options.get("one_sided") else None
     choices = VIDEO_RPES if len(grid) == 3 else RPES
     make = choose("rpe", name, {**choices, "none": OffsetRPE})
     if name == "exponential":

@@ -13,7 +13,7 @@ from vit_rpe.masks import Exponential
 from .base import GridRPE
 
 
-class OneSidedRPE(GridRPE):
+class CausalRPE(GridRPE):
     """Ones for keys at the query's own place or before along the `one_sided` axes, zeros elsewhere.
 
     No parameters, and nothing in the state dict: an `Exponential` that does not decay, and so has
