@@ -22,8 +22,8 @@ from timm.models import save_for_hf
 
 import vit_rpe
 from vit_rpe.features.names import ELEMENTWISE, RANDOM
-from vit_rpe.models.names import RPES
 from vit_rpe.models.convert import LINEAR_OPTIONS, MASK_OPTIONS, ConversionReport, convert
+from vit_rpe.models.names import RPES
 from vit_rpe.training.checkpoint import find_model
 from vit_rpe.training.saved_model import class_names, with_classes
 

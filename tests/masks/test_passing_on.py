@@ -68,11 +68,11 @@ def test_what_is_prepared_inside(name):
 
 @pytest.mark.parametrize("name", WRAPPERS)
 def test_how_columns_are_stored(name):
-    prefers_row_major, by_columns = GRAPH_ZOO["walk_kernel"](), Causal(11)
+    by_rows, by_columns = GRAPH_ZOO["walk_kernel"](), Causal(11)
     assert (
-        WRAPPERS[name](prefers_row_major).prefers_row_major
+        WRAPPERS[name](by_rows).prefers_row_major
         and not WRAPPERS[name](by_columns).prefers_row_major
     )
     assert Sparse(grid_edges((3,)), torch.rand(4), 3).prefers_row_major
     assert not Sum([by_rows, by_columns]).prefers_row_major
-    assert not BlockDiagonal([by_columns, prefers_row_major]).prefers_row_major
+    assert not BlockDiagonal([by_columns, by_rows]).prefers_row_major
