@@ -32,9 +32,9 @@ import vit_rpe  # noqa: F401  registers the models
 from vit_rpe.data import Batch, make_shards
 from vit_rpe.data.sources import Arrays
 from vit_rpe.training import Recipe
-from vit_rpe.training.build import build_model
-from vit_rpe.training.ranks import start
-from vit_rpe.training.run import prepare
+from vit_rpe.training.assembly.assemble import prepare
+from vit_rpe.training.assembly.model import build_model
+from vit_rpe.training.distributed import start
 
 BAR = 1.05
 CLASSES = 10

@@ -39,15 +39,15 @@ from vit_rpe.data.clip_transform import CROPS
 from vit_rpe.data.layout import IMAGE_ENDINGS
 from vit_rpe.data.video import BACKENDS
 from vit_rpe.training import CheckpointError
-from vit_rpe.training.build import unseen_pixels
-from vit_rpe.training.checkpoint import EMA, find_checkpoint, find_model, run_of
-from vit_rpe.training.evaluate import Evaluation, evaluate
-from vit_rpe.training.inputs import evaluation_loader
+from vit_rpe.training.assembly.assemble import saved_recipe
+from vit_rpe.training.assembly.data import evaluation_loader
+from vit_rpe.training.assembly.model import unseen_pixels
+from vit_rpe.training.distributed import join, leave, main_first
+from vit_rpe.training.evaluation import Evaluation, evaluate
 from vit_rpe.training.medium import Images, Medium, Videos, holds_videos, try_decoder
-from vit_rpe.training.meter import peak_memory
-from vit_rpe.training.ranks import join, leave, main_first
-from vit_rpe.training.run import saved_recipe
-from vit_rpe.training.saved_model import class_names, load_model
+from vit_rpe.training.record.checkpoint import EMA, find_checkpoint, find_model, run_of
+from vit_rpe.training.record.meter import peak_memory
+from vit_rpe.training.record.saved_model import class_names, load_model
 
 VIDEO_OPTIONS = {  # and what a medium calls them
     "frame_stride": "stride",

@@ -12,8 +12,8 @@ import pytest
 from tests.data.samples import encoded, sample, write_shard
 from vit_rpe.data import BadSamples, FolderBusy, FolderLock, Recipe, ShardError, make_shards
 from vit_rpe.data.origins import digits, image_folder
-from vit_rpe.training import inputs
-from vit_rpe.training.recipe import Recipe as TrainingRecipe
+from vit_rpe.training.assembly import data as inputs
+from vit_rpe.training.recipe.schema import Recipe as TrainingRecipe
 
 
 def files(folder: Path) -> dict[str, bytes]:

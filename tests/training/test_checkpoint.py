@@ -19,15 +19,15 @@ from tests.data.samples import sample, write_shard
 from tests.training.launch import train
 from tests.training.runs import make_data, write_recipe
 from vit_rpe.training import CheckpointError
-from vit_rpe.training.checkpoint import (
+from vit_rpe.training.loop.optim import seed_optimizer
+from vit_rpe.training.record.checkpoint import (
     Checkpoints,
     Snapshot,
     find_checkpoint,
     find_weights,
     read,
 )
-from vit_rpe.training.optim import seed_optimizer
-from vit_rpe.training.state_tree import flatten, restore
+from vit_rpe.training.record.state_tree import flatten, restore
 
 ELSEWHERE = ("bnb", "fused")  # need other packages and a GPU
 OPTIMISERS = [name for name in list_optimizers() if not name.startswith(ELSEWHERE)]

@@ -14,7 +14,7 @@ from torch import nn
 from tests.data.samples import sample, write_shard
 from tests.training.launch import launch
 from vit_rpe.training.errors import Miscounted
-from vit_rpe.training.evaluate import Evaluation, check_counted
+from vit_rpe.training.evaluation import Evaluation, check_counted
 
 SAMPLES, WORKERS, SHARDS = 201, (0, 1, 3), (1, 7, 16)
 
@@ -38,9 +38,9 @@ def make_grid(folder: Path) -> None:
 def evaluate_grid(folder: str) -> dict[tuple[int, int], Evaluation]:
     """All workers x shards in one go, on whatever number of processes."""
     from vit_rpe.data import open_shards
-    from vit_rpe.training.evaluate import evaluate
-    from vit_rpe.training.inputs import evaluation_loader
-    from vit_rpe.training.ranks import join, main_first
+    from vit_rpe.training.assembly.data import evaluation_loader
+    from vit_rpe.training.distributed import join, main_first
+    from vit_rpe.training.evaluation import evaluate
 
     accelerator = join("cpu", None)
     config = {"input_size": (3, 8, 8), "mean": (0.5,) * 3, "std": (0.5,) * 3}
@@ -126,9 +126,9 @@ def test_a_wrong_count_is_an_error(samples, message):
 
 def test_bad_samples_are_left_out_and_counted(tmp_path):
     from vit_rpe.data import BadSamples, open_shards
-    from vit_rpe.training.evaluate import evaluate
-    from vit_rpe.training.inputs import evaluation_loader
-    from vit_rpe.training.ranks import join
+    from vit_rpe.training.assembly.data import evaluation_loader
+    from vit_rpe.training.distributed import join
+    from vit_rpe.training.evaluation import evaluate
 
     samples = [sample(i) for i in range(11)]
     samples[4]["png"] = b"no image"
@@ -143,7 +143,7 @@ def test_bad_samples_are_left_out_and_counted(tmp_path):
 
 def _rows_of(logits: list[list[float]], labels: list[int]) -> Any:
     from vit_rpe.data import Batch
-    from vit_rpe.training.evaluate import _rows
+    from vit_rpe.training.evaluation import _rows
 
     count = len(labels)
     batch = Batch(

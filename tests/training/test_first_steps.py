@@ -15,9 +15,9 @@ from safetensors.torch import save_file
 from tests.training.launch import train
 from tests.training.runs import TINY, make_data, make_named, write_recipe
 from vit_rpe.training import RecipeError
-from vit_rpe.training.nearest import ALIASES, nearest
-from vit_rpe.training.recipe import Recipe
-from vit_rpe.training.recipe_file import check
+from vit_rpe.training.recipe.file import check
+from vit_rpe.training.recipe.nearest import ALIASES, nearest
+from vit_rpe.training.recipe.schema import Recipe
 
 NAMES = ["cat", "dog", "owl"]
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import torch
 
-from vit_rpe.training.optim import seed_optimizer
-from vit_rpe.training.pulse import Pulse
-from vit_rpe.training.ranks import main_first, on_main
+from vit_rpe.training.distributed import main_first, on_main
+from vit_rpe.training.loop.optim import seed_optimizer
+from vit_rpe.training.loop.pulse import Pulse
 
 ALONE: Any = SimpleNamespace(is_main_process=True, num_processes=1)
 

@@ -12,8 +12,8 @@ import yaml
 import vit_rpe  # noqa: F401  registers the models
 from tests.training.runs import TINY
 from vit_rpe.training import RecipeError, load_recipe
-from vit_rpe.training.recipe import Recipe, table
-from vit_rpe.training.recipe_file import as_yaml
+from vit_rpe.training.recipe.file import as_yaml
+from vit_rpe.training.recipe.schema import Recipe, table
 
 ROOT = Path(__file__).parents[2]
 

@@ -24,7 +24,8 @@ def run_to_end(recipe: str, *overrides: str) -> int:
 
 def run_and_stop(recipe: str, stop: dict[str, Any], *overrides: str) -> int:
     """Send a signal to one rank alone, at a step or at a batch of an evaluation."""
-    from vit_rpe.training import evaluate, trainer
+    from vit_rpe.training import evaluation
+    from vit_rpe.training.loop import trainer
 
     rank = int(os.environ.get("RANK", 0))
     seen = 0
@@ -42,7 +43,7 @@ def run_and_stop(recipe: str, stop: dict[str, Any], *overrides: str) -> int:
 
         trainer.Trainer.train_step = stopping
     else:
-        rows = evaluate._rows
+        rows = evaluation._rows
 
         def stopping_rows(*args: Any) -> Any:
             nonlocal seen
@@ -50,7 +51,7 @@ def run_and_stop(recipe: str, stop: dict[str, Any], *overrides: str) -> int:
             reach(seen)
             return rows(*args)
 
-        evaluate._rows = stopping_rows
+        evaluation._rows = stopping_rows
     return run_to_end(recipe, *overrides)
 
 
@@ -109,7 +110,8 @@ def test_a_stopped_run_goes_on_bit_equal(whole, world, stop):
 
 def run_and_die(recipe: str, where: str, at: int, *overrides: str) -> int:
     """kill -9 before a step, or in the middle of writing a checkpoint."""
-    from vit_rpe.training import checkpoint, trainer
+    from vit_rpe.training.loop import trainer
+    from vit_rpe.training.record import checkpoint
 
     if where == "step":
         train_step = trainer.Trainer.train_step

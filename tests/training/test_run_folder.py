@@ -16,14 +16,14 @@ from tests.training.runs import assert_same_run, losses, make_data, progress, wr
 from tests.training.test_resume import run_and_stop
 from vit_rpe.data import FolderBusy, FolderLock
 from vit_rpe.training import CheckpointError, RecipeError, Stopped, main
-from vit_rpe.training.build import build_model
-from vit_rpe.training.checkpoint import Checkpoints, find_checkpoint, find_weights, read
+from vit_rpe.training.assembly.assemble import _resume, saved_recipe
+from vit_rpe.training.assembly.model import build_model
 from vit_rpe.training.errors import Miscounted
-from vit_rpe.training.integrity import STATE, checked, read_state
-from vit_rpe.training.optim import Schedule
-from vit_rpe.training.recipe_file import load_recipe
-from vit_rpe.training.run import _resume, saved_recipe
-from vit_rpe.training.trainer import Progress
+from vit_rpe.training.loop.optim import Schedule
+from vit_rpe.training.loop.trainer import Progress
+from vit_rpe.training.recipe.file import load_recipe
+from vit_rpe.training.record.checkpoint import Checkpoints, find_checkpoint, find_weights, read
+from vit_rpe.training.record.integrity import STATE, checked, read_state
 
 REFUSED = "holds a run already: resume=auto goes on with it"
 
@@ -315,7 +315,7 @@ def test_each_end_has_its_code_and_its_line(place, monkeypatch, capsys, error, c
     def train(_: Any) -> None:
         raise error
 
-    monkeypatch.setattr("vit_rpe.training.run.train", train)
+    monkeypatch.setattr("vit_rpe.training.assembly.assemble.train", train)
     assert main(["--recipe", str(place / "a.yaml")]) == code
     shown = capsys.readouterr().err
     assert shown.startswith(message) and shown.count("\n") == 1

@@ -10,9 +10,9 @@ from accelerate.commands.config.config_args import load_config_from_file
 
 import vit_rpe  # noqa: F401  registers the models
 from vit_rpe.training import load_recipe
-from vit_rpe.training.build import build_model
-from vit_rpe.training.inputs import training_transform
-from vit_rpe.training.task import Task
+from vit_rpe.training.assembly.data import training_transform
+from vit_rpe.training.assembly.model import build_model
+from vit_rpe.training.loop.task import Task
 
 FOLDER = Path(__file__).parents[2] / "recipes"
 RECIPES = sorted(FOLDER.glob("*.yaml"))

@@ -21,7 +21,7 @@ from tests.training.runs import make_data, progress, write_recipe
 from vit_rpe.data import FolderLock
 from vit_rpe.data.worker import Worker
 from vit_rpe.training import Stopped
-from vit_rpe.training.signals import StopFlag
+from vit_rpe.training.loop.signals import StopFlag
 
 ROOT = Path(__file__).parents[2]
 

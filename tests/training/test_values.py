@@ -9,7 +9,7 @@ import pytest
 from tests.training.launch import train
 from tests.training.runs import TINY, make_data, write_recipe
 from vit_rpe.training import RecipeError
-from vit_rpe.training.recipe_file import check, load_recipe
+from vit_rpe.training.recipe.file import check, load_recipe
 
 WRONG = [
     ({"seed": 2**64}, "seed: input should be less than"),

@@ -90,10 +90,10 @@ CONFIG = {"input_size": (3, 8, 8), "mean": (0.5,) * 3, "std": (0.5,) * 3, "crop_
 
 def evaluate_videos(folder: str) -> Any:
     from vit_rpe.data import VIDEO_ENDINGS, BadSamples, open_shards
-    from vit_rpe.training.evaluate import evaluate
-    from vit_rpe.training.inputs import evaluation_loader
+    from vit_rpe.training.assembly.data import evaluation_loader
+    from vit_rpe.training.distributed import join, main_first
+    from vit_rpe.training.evaluation import evaluate
     from vit_rpe.training.medium import Videos
-    from vit_rpe.training.ranks import join, main_first
 
     accelerator = join("cpu", None)
     place = {"rank": accelerator.process_index, "world": accelerator.num_processes}

@@ -1,9 +1,9 @@
 """Batches to a trained model. Imports vit_rpe.data alone; models are timm's, by name."""
 
+from .assembly.assemble import main, train
 from .errors import CheckpointError, Diverged, RecipeError, Stopped
-from .recipe import Recipe
-from .recipe_file import load_recipe
-from .run import main, train
+from .recipe.file import load_recipe
+from .recipe.schema import Recipe
 
 __all__ = [
     "CheckpointError",

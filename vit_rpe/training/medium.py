@@ -25,7 +25,7 @@ from vit_rpe.data import (
 from vit_rpe.data.layout import IMAGE_ENDINGS
 from vit_rpe.data.video import is_video
 
-from .recipe import Recipe
+from .recipe.schema import Recipe
 
 LOOK_AT = 8  # samples that tell what kind of set it is
 

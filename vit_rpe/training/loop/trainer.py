@@ -21,17 +21,17 @@ from torch import Tensor, nn
 
 from vit_rpe.data import Batch, FolderLock, Loader
 
-from .checkpoint import Checkpoints, Snapshot, read
-from .errors import CheckpointError, Stopped
-from .evaluate import Interrupted, evaluate
+from ..distributed import anywhere, main_first, on_main, total
+from ..errors import CheckpointError, Stopped
+from ..evaluation import Interrupted, evaluate
+from ..recipe.schema import Recipe
+from ..record.checkpoint import Checkpoints, Snapshot, read
+from ..record.integrity import STATE, checked
+from ..record.log import COLUMNS, EMA_COLUMNS, ProgressBar, RunLog, duration
+from ..record.meter import Meter
 from .guard import Guard
-from .integrity import STATE, checked
 from .learner import Learner
-from .log import COLUMNS, EMA_COLUMNS, ProgressBar, RunLog, duration
-from .meter import Meter
 from .pulse import Pulse
-from .ranks import anywhere, main_first, on_main, total
-from .recipe import Recipe
 from .signals import StopFlag
 from .task import Task
 

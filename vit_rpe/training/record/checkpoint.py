@@ -34,7 +34,7 @@ from safetensors.torch import load_file, save_file
 from timm.models._hub import save_config_for_hf
 from torch import Tensor, nn
 
-from .errors import CheckpointError
+from ..errors import CheckpointError
 from .integrity import (
     EMA,
     OPTIMIZER,

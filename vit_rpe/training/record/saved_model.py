@@ -13,9 +13,9 @@ from typing import Any
 import timm
 from torch import nn
 
+from ..assembly.misfit import shapes_in
+from ..errors import CheckpointError
 from .checkpoint import WEIGHTS
-from .errors import CheckpointError
-from .misfit import shapes_in
 
 CONFIG = "config.json"
 

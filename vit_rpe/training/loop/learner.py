@@ -20,11 +20,11 @@ from torch.distributed.checkpoint.state_dict import (
 
 from vit_rpe.data.draws import seed_model
 
-from .checkpoint import Snapshot
-from .errors import CheckpointError, RecipeError
+from ..distributed import is_sharded
+from ..errors import CheckpointError, RecipeError
+from ..recipe.schema import Recipe
+from ..record.checkpoint import Snapshot
 from .optim import Schedule, clip_gradients, make_optimizer, seed_optimizer
-from .ranks import is_sharded
-from .recipe import Recipe
 from .task import Task
 
 

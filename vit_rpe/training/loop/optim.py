@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from vit_rpe.data.draws import Purpose, torch_generator
 
-from .errors import RecipeError
-from .recipe import Recipe
+from ..errors import RecipeError
+from ..recipe.schema import Recipe
 
 
 def make_optimizer(recipe: Recipe, model: nn.Module) -> torch.optim.Optimizer:

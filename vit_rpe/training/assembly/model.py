@@ -12,10 +12,10 @@ from timm.models import get_pretrained_cfg, parse_model_name
 from timm.models._hub import load_model_config_from_path
 from torch import nn
 
-from .checkpoint import find_weights
-from .errors import CheckpointError, RecipeError
+from ..errors import CheckpointError, RecipeError
+from ..recipe.schema import Recipe
+from ..record.checkpoint import find_weights
 from .misfit import is_of, misfit, shapes_in
-from .recipe import Recipe
 
 _BRIEF = reprlib.Repr()
 _BRIEF.maxdict = 20

@@ -10,7 +10,7 @@ from pathlib import Path
 from safetensors import SafetensorError, safe_open
 from torch import nn
 
-from .errors import CheckpointError
+from ..errors import CheckpointError
 
 Shape = Sequence[int]
 

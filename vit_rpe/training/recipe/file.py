@@ -15,9 +15,9 @@ from pydantic import ValidationError
 from vit_rpe.data.messages import cut, shown
 from vit_rpe.data.regular import read_regular
 
-from .errors import RecipeError
+from ..errors import RecipeError
 from .nearest import nearest
-from .recipe import Recipe
+from .schema import Recipe
 
 COMMAND_LINE = "command line"
 MERGED = ("model_kwargs", "opt_kwargs", "kd_model_kwargs")  # by files key by key; null removes one

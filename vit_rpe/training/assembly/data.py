@@ -28,11 +28,11 @@ from vit_rpe.data.moving import moving_digits
 from vit_rpe.data.origins import digits
 from vit_rpe.data.storage import Storage
 
-from .errors import RecipeError
-from .look import check_look
-from .medium import Images, Medium, medium_of, try_decoder
-from .ranks import main_first
-from .recipe import Recipe
+from ..distributed import main_first
+from ..errors import RecipeError
+from ..medium import Images, Medium, medium_of, try_decoder
+from ..recipe.schema import Recipe
+from .data_config import check_look
 
 PATIENCE = 600.0  # seconds to wait for another run that makes the same shards
 SOURCES = {"digits": (digits, ImageRecipe()), "moving_digits": (moving_digits, VideoRecipe())}

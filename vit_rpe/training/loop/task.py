@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from vit_rpe.data import Batch, Mixing
 
-from .recipe import Recipe
+from ..recipe.schema import Recipe
 
 # B samples, K classes
 

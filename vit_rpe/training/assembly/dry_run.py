@@ -16,16 +16,16 @@ from torch import Tensor, nn
 from vit_rpe.data import VideoRecipe, make_shards
 from vit_rpe.data.sources import Arrays, Clips
 
-from . import recipe_file
-from .build import attention_path
-from .errors import RecipeError
-from .evaluate import observe
-from .inputs import open_inputs, share
-from .meter import BACKWARD
-from .ranks import main_first, of_main, start
-from .recipe import Recipe
-from .run import prepare
-from .trainer import Trainer
+from ..distributed import main_first, of_main, start
+from ..errors import RecipeError
+from ..evaluation import observe
+from ..loop.trainer import Trainer
+from ..recipe import file as recipe_file
+from ..recipe.schema import Recipe
+from ..record.meter import BACKWARD
+from .assemble import prepare
+from .data import open_inputs, share
+from .model import attention_path
 
 SAMPLES = 2  # of a piece of a batch: enough to mix
 

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
-from .errors import CheckpointError
+from ..errors import CheckpointError
 
 WEIGHTS, OPTIMIZER, STATE, EMA = "model.safetensors", "optimizer.safetensors", "state.json", "ema"
 VERSION = 1

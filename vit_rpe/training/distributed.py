@@ -18,8 +18,8 @@ from accelerate.utils import (
 from torch import Tensor
 
 from .errors import RecipeError
-from .pulse import PATIENCE
-from .recipe import Recipe
+from .loop.pulse import PATIENCE
+from .recipe.schema import Recipe
 
 Result = TypeVar("Result")
 PRECISIONS = {"bfloat16": "bf16", "float16": "fp16"}

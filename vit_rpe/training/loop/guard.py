@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 from vit_rpe.data import Batch
 
-from .errors import Diverged
-from .ranks import barrier, is_sharded
+from ..distributed import barrier, is_sharded
+from ..errors import Diverged
 
 REPORT = "divergence.json"
 ROWS = 256  # of a mask looked at together

@@ -6,8 +6,8 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from .errors import RecipeError
-from .values import CropShare, PositiveTriple, Side, Triple
+from ..errors import RecipeError
+from ..recipe.values import CropShare, PositiveTriple, Side, Triple
 
 
 class Look(BaseModel):

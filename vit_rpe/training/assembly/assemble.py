@@ -20,8 +20,20 @@ from vit_rpe.data import FolderBusy, FolderLock, ShardError
 from vit_rpe.data.messages import short
 from vit_rpe.data.storage import written_whole
 
-from . import recipe_file
-from .build import (
+from ..distributed import leave, of_main, on_main, start
+from ..errors import CheckpointError, Diverged, Miscounted, RecipeError, Stopped
+from ..loop.pulse import Pulse
+from ..loop.signals import StopFlag
+from ..loop.task import Task, Teacher
+from ..loop.trainer import RunState, Trainer
+from ..medium import medium_of
+from ..recipe import file as recipe_file
+from ..recipe.schema import Recipe, table
+from ..record.checkpoint import Checkpoints, find_checkpoint, run_of
+from ..record.log import SUMMARY
+from ..record.meter import Meter, forward_flops, reachable_flops
+from .data import BadSamples, Inputs, evaluation_loader, open_inputs, share, training_loader
+from .model import (
     attention_path,
     build_model,
     build_teacher,
@@ -29,18 +41,6 @@ from .build import (
     unseen_pixels,
     with_path,
 )
-from .checkpoint import Checkpoints, find_checkpoint, run_of
-from .errors import CheckpointError, Diverged, Miscounted, RecipeError, Stopped
-from .inputs import BadSamples, Inputs, evaluation_loader, open_inputs, share, training_loader
-from .log import SUMMARY
-from .medium import medium_of
-from .meter import Meter, forward_flops, reachable_flops
-from .pulse import Pulse
-from .ranks import leave, of_main, on_main, start
-from .recipe import Recipe, table
-from .signals import StopFlag
-from .task import Task, Teacher
-from .trainer import RunState, Trainer
 
 DONE, FAILED, WRONG, DIVERGED, STOPPED = 0, 1, 2, 3, 75  # 75 is EX_TEMPFAIL: try again
 INTERRUPTED = 128 + signal.SIGINT  # as a shell says it; pulse.py has STUCK

@@ -7,7 +7,7 @@ import signal
 from types import FrameType
 from typing import Any
 
-from .errors import Stopped
+from ..errors import Stopped
 
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
 
