@@ -13,10 +13,10 @@ import pytest
 from tests.data.samples import encoded
 from tests.data.videos import video
 from vit_rpe.data import BadData, Recipe, ShardError, make_shards
-from vit_rpe.data.held_out import hold_out
-from vit_rpe.data.origins import csv_file, idx_folder, image_folder, read_idx
-from vit_rpe.data.sources import Arrays, Files
-from vit_rpe.data.video_origins import video_folder
+from vit_rpe.data.making.datasets import csv_file, idx_folder, image_folder, read_idx
+from vit_rpe.data.making.held_out import hold_out
+from vit_rpe.data.making.sources import Arrays, Files
+from vit_rpe.data.making.video_folders import video_folder
 
 
 def write_images(folder: Path, **counts: int) -> Path:

@@ -24,10 +24,10 @@ from vit_rpe.data import (
     ShardError,
     make_shards,
     open_shards,
-    storage,
 )
-from vit_rpe.data.index import scan_shard
-from vit_rpe.data.origins import digits
+from vit_rpe.data.making.datasets import digits
+from vit_rpe.data.shards import storage
+from vit_rpe.data.shards.index import scan_shard
 
 
 def labels_of(shards) -> list[int]:
@@ -104,7 +104,7 @@ def test_shards_are_counted_once(tmp_path, monkeypatch):
         count += 1
         return scan_shard(*args, **options)
 
-    monkeypatch.setattr("vit_rpe.data.index.scan_shard", counted)
+    monkeypatch.setattr("vit_rpe.data.shards.index.scan_shard", counted)
     make_set(tmp_path / "s", (3, 4))
     assert count == 2
     open_shards(str(tmp_path / "s"))

@@ -25,7 +25,7 @@ from torchvision.datasets.folder import find_classes, make_dataset
 from vit_rpe.files import LARGEST, read_regular
 from vit_rpe.messages import shown
 
-from .layout import IMAGE_ENDINGS, LARGEST_LABEL
+from ..shards.layout import IMAGE_ENDINGS, LARGEST_LABEL
 from .sources import Arrays, Dataset, Files, Source
 
 SPLITS = ("train", "val", "validation", "test")

@@ -11,7 +11,7 @@ from pathlib import Path
 from vit_rpe.files import atomic_write, read_regular
 from vit_rpe.messages import shown
 
-from .errors import BadSample, ShardError
+from ..errors import BadSample, ShardError
 
 DEFAULT_LIMIT = 0.001
 _HEAD = list(BadSample._fields)

@@ -24,7 +24,8 @@ from numpy.typing import NDArray
 from vit_rpe.files import atomic_write, cache_folder, sha256_of
 from vit_rpe.messages import shown
 
-from .errors import MissingShards, ShardError
+from ..errors import MissingShards, ShardError
+from ..parallel import in_processes
 from .layout import (
     IMAGE_ENDINGS,
     Info,
@@ -35,8 +36,6 @@ from .layout import (
     is_pattern,
     read_info,
 )
-from .parallel import in_processes
-from .scan import Row, scan
 from .storage import (
     Storage,
     check_address,
@@ -45,6 +44,7 @@ from .storage import (
     join,
     local_path,
 )
+from .tar_index import Row, scan
 
 VERSION = 1  # of the rows; part of the names in the cache
 FIELDS = {"offset": "<i8", "size": "<i8", "label": "<i4"}  # and the key; CRC where it is known

@@ -18,7 +18,7 @@ from webdataset.shardlists import expand_urls
 from vit_rpe.files import atomic_write
 from vit_rpe.messages import cut, shown
 
-from .errors import MissingShards, ShardError
+from ..errors import MissingShards, ShardError
 from .storage import (
     Storage,
     file_system,

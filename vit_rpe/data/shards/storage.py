@@ -20,7 +20,7 @@ from webdataset.gopen import gopen
 from vit_rpe.files import atomic_write, cache_folder, open_regular
 from vit_rpe.messages import cut, shown
 
-from .errors import ShardError
+from ..errors import ShardError
 
 T = TypeVar("T")
 

@@ -18,7 +18,7 @@ from webdataset.tariterators import base_plus_ext
 
 from vit_rpe.messages import cut, shown
 
-from .errors import ShardError
+from ..errors import ShardError
 from .layout import LABEL_ENDINGS
 
 NO_LABEL, WRONG_LABEL = -1, -2

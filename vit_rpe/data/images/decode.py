@@ -17,7 +17,7 @@ from PIL.Image import Transpose
 
 from vit_rpe.messages import cut
 
-from .errors import BadData
+from ..errors import BadData
 
 # Formats that PIL reads by itself. Others can do more than hold pixels: EPS starts Ghostscript.
 SAFE_FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "PPM", "TIFF")

@@ -15,11 +15,11 @@ from PIL import Image
 
 from vit_rpe.files import read_regular
 
-from .decode import upright
+from ..errors import BadData
+from ..images.decode import upright
+from ..videos.containers import ending_of
 from .encode import frame_archive
-from .errors import BadData
 from .frame_folder import folder_archive, frame_files
-from .video import ending_of
 
 
 class Item(NamedTuple):

@@ -24,17 +24,17 @@ from webdataset.writer import TarWriter
 from vit_rpe.files import atomic_write, sha256_of
 from vit_rpe.messages import cut, shown
 
-from .bad import DEFAULT_LIMIT, BadSamples
-from .draws import Purpose, shuffled
-from .errors import NO_MEMORY, BadData, BadSample, ShardError
-from .index import as_table, write_table
-from .layout import LARGEST_LABEL, Info, SplitInfo, index_name, read_info
-from .lock import FolderLock
-from .parallel import in_processes
-from .preparing import Preparation, Recipe
-from .scan import Row, scan
+from ..errors import NO_MEMORY, BadData, BadSample, ShardError
+from ..lock import FolderLock
+from ..parallel import in_processes
+from ..seeding import Purpose, shuffled
+from ..shards.bad_samples import DEFAULT_LIMIT, BadSamples
+from ..shards.index import as_table, write_table
+from ..shards.layout import LARGEST_LABEL, Info, SplitInfo, index_name, read_info
+from ..shards.storage import Storage
+from ..shards.tar_index import Row, scan
+from .preparation import Preparation, Recipe
 from .sources import Source
-from .storage import Storage
 
 Record = TypeVar("Record", dict[str, Any], list[Any])
 
