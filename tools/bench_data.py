@@ -51,10 +51,10 @@ from vit_rpe.data import (
     make_shards,
     open_shards,
 )
-from vit_rpe.data.index import as_table, write_table
-from vit_rpe.data.layout import Info, SplitInfo, index_name
-from vit_rpe.data.scan import Row
-from vit_rpe.data.sources import Arrays, Item
+from vit_rpe.data.making.sources import Arrays, Item
+from vit_rpe.data.shards.index import as_table, write_table
+from vit_rpe.data.shards.layout import Info, SplitInfo, index_name
+from vit_rpe.data.shards.tar_index import Row
 
 SHARDS, RANKS, WORKERS = 10_000, 1024, 8  # of the start-up and the plan
 

@@ -30,7 +30,7 @@ from command_line import Parser, positive_integer, positive_number
 
 import vit_rpe  # noqa: F401  registers the models
 from vit_rpe.data import Batch, make_shards
-from vit_rpe.data.sources import Arrays
+from vit_rpe.data.making.sources import Arrays
 from vit_rpe.training import Recipe
 from vit_rpe.training.assembly.assemble import prepare
 from vit_rpe.training.assembly.model import build_model

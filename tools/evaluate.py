@@ -35,9 +35,9 @@ from torch import Tensor, nn
 
 import vit_rpe  # noqa: F401  registers the models
 from vit_rpe.data import VIDEO_ENDINGS, ShardError, Shards, open_shards
-from vit_rpe.data.clip_transform import CROPS
-from vit_rpe.data.layout import IMAGE_ENDINGS
-from vit_rpe.data.video import BACKENDS
+from vit_rpe.data.shards.layout import IMAGE_ENDINGS
+from vit_rpe.data.videos.containers import BACKENDS
+from vit_rpe.data.videos.transform import CROPS
 from vit_rpe.training import CheckpointError
 from vit_rpe.training.assembly.assemble import saved_recipe
 from vit_rpe.training.assembly.data import evaluation_loader

@@ -35,12 +35,7 @@ from vit_rpe.data import (
     open_shards,
     verify,
 )
-from vit_rpe.data.bad import DEFAULT_LIMIT
-from vit_rpe.data.held_out import hold_out
-from vit_rpe.data.layout import IMAGE_ENDINGS, is_pattern, read_info
-from vit_rpe.data.messages import cut
-from vit_rpe.data.moving import moving_digits, moving_pairs
-from vit_rpe.data.origins import (
+from vit_rpe.data.making.datasets import (
     csv_file,
     digits,
     idx_folder,
@@ -48,10 +43,15 @@ from vit_rpe.data.origins import (
     listed,
     torchvision_dataset,
 )
-from vit_rpe.data.preparing import Preparation, check_all
-from vit_rpe.data.sources import Source
-from vit_rpe.data.storage import Storage
-from vit_rpe.data.video_origins import video_folder, video_table
+from vit_rpe.data.making.held_out import hold_out
+from vit_rpe.data.making.moving import moving_digits, moving_pairs
+from vit_rpe.data.making.preparation import Preparation, check_all
+from vit_rpe.data.making.sources import Source
+from vit_rpe.data.making.video_folders import video_folder, video_table
+from vit_rpe.data.shards.bad_samples import DEFAULT_LIMIT
+from vit_rpe.data.shards.layout import IMAGE_ENDINGS, is_pattern, read_info
+from vit_rpe.data.shards.storage import Storage
+from vit_rpe.messages import cut
 
 Origin = Callable[[argparse.Namespace], Mapping[str, Source]]
 

@@ -366,7 +366,7 @@ def test_an_info_that_is_none(tmp_path, text):
 
 def test_an_index_that_is_none_or_of_other_shards(tmp_path):
     from vit_rpe.data import Recipe, make_shards
-    from vit_rpe.data.origins import digits
+    from vit_rpe.data.making.datasets import digits
 
     make_shards(digits()["val"], tmp_path, "val", Recipe(200))
     info = tmp_path / "_info.json"  # as one of before indices had sums

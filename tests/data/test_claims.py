@@ -11,7 +11,7 @@ import pytest
 
 from tests.data.samples import encoded, sample, write_shard
 from vit_rpe.data import BadSamples, FolderBusy, FolderLock, Recipe, ShardError, make_shards
-from vit_rpe.data.origins import digits, image_folder
+from vit_rpe.data.making.datasets import digits, image_folder
 from vit_rpe.training.assembly import data as inputs
 from vit_rpe.training.recipe.schema import Recipe as TrainingRecipe
 

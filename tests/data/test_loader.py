@@ -24,7 +24,7 @@ from vit_rpe.data import (
     Resolution,
     SampleReader,
 )
-from vit_rpe.data.transforms import OPTIONS
+from vit_rpe.data.images.transform import OPTIONS
 
 LENGTHS = (7, 1, 12, 4, 9)  # 33 samples
 AUGMENTED = {"auto_augment": "rand-m9-mstd0.5-inc1", "re_prob": 0.5, "re_mode": "pixel"}

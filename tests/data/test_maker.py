@@ -15,10 +15,17 @@ import webdataset as wds
 from PIL import Image
 
 from tests.data.samples import encoded, pixels
-from vit_rpe.data import Recipe, SampleReader, ShardError, make_shards, maker, open_shards, verify
-from vit_rpe.data.decode import ImageDecoder
-from vit_rpe.data.origins import csv_file, digits, idx_folder, image_folder, torchvision_dataset
-from vit_rpe.data.sources import Arrays
+from vit_rpe.data import Recipe, SampleReader, ShardError, make_shards, open_shards, verify
+from vit_rpe.data.images.decode import ImageDecoder
+from vit_rpe.data.making import write_shards as maker
+from vit_rpe.data.making.datasets import (
+    csv_file,
+    digits,
+    idx_folder,
+    image_folder,
+    torchvision_dataset,
+)
+from vit_rpe.data.making.sources import Arrays
 
 COUNTS = {"train": {"cat": 5, "dog": 9, "yak": 3}, "val": {"cat": 2, "yak": 4}}
 

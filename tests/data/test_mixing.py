@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from vit_rpe.data import IGNORED, Mixing
-from vit_rpe.data.reader import Batch
+from vit_rpe.data.batches import Batch
 
 CLASSES = 7
 

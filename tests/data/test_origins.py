@@ -13,10 +13,10 @@ import pytest
 from tests.data.samples import encoded
 from tests.data.videos import video
 from vit_rpe.data import BadData, Recipe, ShardError, make_shards
-from vit_rpe.data.held_out import hold_out
-from vit_rpe.data.origins import csv_file, idx_folder, image_folder, read_idx
-from vit_rpe.data.sources import Arrays, Files
-from vit_rpe.data.video_origins import video_folder
+from vit_rpe.data.making.datasets import csv_file, idx_folder, image_folder, read_idx
+from vit_rpe.data.making.held_out import hold_out
+from vit_rpe.data.making.sources import Arrays, Files
+from vit_rpe.data.making.video_folders import video_folder
 
 
 def write_images(folder: Path, **counts: int) -> Path:
@@ -187,13 +187,16 @@ def idx(*sides: int) -> bytes:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (gzip.compress(idx(2, 2) + bytes(4))[:-9], "is damaged: "),
+        (gzip.compress(idx(2, 2) + bytes(4), mtime=0)[:-9], "is damaged: "),
         (b"no gzip", "is damaged: "),
-        (gzip.compress(idx(2, 2) + bytes(3)), r"should hold an array \(2, 2\), but has 3 bytes"),
-        (gzip.compress(idx(2, 2) + bytes(10**8)), r"\(2, 2\), but has more than 4 bytes"),
-        (gzip.compress(idx(2**31, 2**31)), "claims an array of 4611686018427387904 bytes"),
-        (gzip.compress(idx(2)[:6]), "is not an idx file of bytes"),
-        (gzip.compress(b""), "is not an idx file of bytes"),
+        (
+            gzip.compress(idx(2, 2) + bytes(3), mtime=0),
+            r"should hold an array \(2, 2\), but has 3 bytes",
+        ),
+        (gzip.compress(idx(2, 2) + bytes(10**8), mtime=0), r"\(2, 2\), but has more than 4 bytes"),
+        (gzip.compress(idx(2**31, 2**31), mtime=0), "claims an array of 4611686018427387904 bytes"),
+        (gzip.compress(idx(2)[:6], mtime=0), "is not an idx file of bytes"),
+        (gzip.compress(b"", mtime=0), "is not an idx file of bytes"),
     ],
 )
 def test_idx_files_that_cannot_be_used(tmp_path, content, message):

@@ -21,7 +21,7 @@ from vit_rpe.data import (
     VideoDecoder,
     VideoRecipe,
 )
-from vit_rpe.data.sources import as_png
+from vit_rpe.data.making.sources import as_png
 
 # how a picture is stored, by orientation, so that it is this one when it is turned as EXIF says
 STORED = {

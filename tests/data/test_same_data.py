@@ -24,7 +24,7 @@ from vit_rpe.data import (
     make_shards,
     open_shards,
 )
-from vit_rpe.data.origins import digits
+from vit_rpe.data.making.datasets import digits
 
 
 @pytest.fixture(scope="module")

@@ -24,10 +24,10 @@ from vit_rpe.data import (
     ShardError,
     make_shards,
     open_shards,
-    storage,
 )
-from vit_rpe.data.index import scan_shard
-from vit_rpe.data.origins import digits
+from vit_rpe.data.making.datasets import digits
+from vit_rpe.data.shards import storage
+from vit_rpe.data.shards.index import scan_shard
 
 
 def labels_of(shards) -> list[int]:
@@ -104,7 +104,7 @@ def test_shards_are_counted_once(tmp_path, monkeypatch):
         count += 1
         return scan_shard(*args, **options)
 
-    monkeypatch.setattr("vit_rpe.data.index.scan_shard", counted)
+    monkeypatch.setattr("vit_rpe.data.shards.index.scan_shard", counted)
     make_set(tmp_path / "s", (3, 4))
     assert count == 2
     open_shards(str(tmp_path / "s"))
@@ -240,20 +240,3 @@ def test_few_files_are_open_at_a_time(tmp_path, monkeypatch):
     for _ in range(3):
         assert [s.label for s in reader.read(np.arange(9))] == list(range(9))  # pyright: ignore
     assert len(os.listdir("/proc/self/fd")) - before <= 3
-
-
-def test_a_file_appears_only_when_it_is_whole(tmp_path):
-    path = tmp_path / "new" / "x"
-    with pytest.raises(RuntimeError), storage.written_whole(path) as file:
-        file.write(b"half")
-        raise RuntimeError
-    assert list(path.parent.iterdir()) == []  # neither the file nor a part of it
-    with storage.written_whole(path) as file:
-        file.write(b"whole")
-        assert not path.exists()
-    assert path.read_bytes() == b"whole" and list(path.parent.iterdir()) == [path]
-    theirs = path.with_name(f".x.{os.getpid()}.part")
-    theirs.symlink_to(tmp_path / "elsewhere")
-    with storage.written_whole(path) as file:
-        file.write(b"again")
-    assert path.read_bytes() == b"again" and not (tmp_path / "elsewhere").exists()

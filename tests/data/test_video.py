@@ -23,8 +23,8 @@ from tests.data.videos import (
     video,
 )
 from vit_rpe.data import BadData, ShardError, VideoDecoder
-from vit_rpe.data.encode import frame_archive, h264
-from vit_rpe.data.preparing import check_all
+from vit_rpe.data.making.encode import frame_archive, h264
+from vit_rpe.data.making.preparation import check_all
 
 
 @pytest.mark.parametrize("ending", CONTAINERS)
@@ -156,14 +156,14 @@ class TestArchives:
             assert VideoDecoder()(stream.getvalue()).num_frames == 1
 
     def test_a_large_frame_behind_small_ones_is_refused(self, monkeypatch):
-        monkeypatch.setattr("vit_rpe.data.video.MAX_CLIP_PIXELS", 1000)
+        monkeypatch.setattr("vit_rpe.data.videos.containers.MAX_CLIP_PIXELS", 1000)
         files = [encoded(0, height=5, width=5), encoded(1, height=40, width=40)]
         opened = VideoDecoder()(frame_archive(("png", file) for file in files))
         with pytest.raises(BadData, match="decompression bomb: 2 frames of 40 x 40"):
             opened.frames([0, 1])
 
     def test_a_clip_of_large_frames_is_refused(self, monkeypatch):
-        monkeypatch.setattr("vit_rpe.data.video.MAX_CLIP_PIXELS", 4 * 9 * 14)
+        monkeypatch.setattr("vit_rpe.data.videos.containers.MAX_CLIP_PIXELS", 4 * 9 * 14)
         opened = VideoDecoder()(archive(0))
         assert opened.frames(range(4)).shape[0] == 4
         with pytest.raises(BadData, match="decompression bomb: 5 frames of 14 x 9"):

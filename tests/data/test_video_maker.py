@@ -20,8 +20,8 @@ from vit_rpe.data import (
     open_shards,
     videos_of,
 )
-from vit_rpe.data.video_files import PyAVVideo
-from vit_rpe.data.video_origins import video_folder, video_table
+from vit_rpe.data.making.video_folders import video_folder, video_table
+from vit_rpe.data.videos.files import PyAVVideo
 
 
 @pytest.fixture(autouse=True)

@@ -8,7 +8,7 @@ from PIL import Image
 
 from tests.tools.loading import loaded
 from vit_rpe.data import VideoRecipe, make_shards
-from vit_rpe.data.sources import Clips
+from vit_rpe.data.making.sources import Clips
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 
 from tests.data.samples import sample, write_shard
 from vit_rpe.data import make_shards
-from vit_rpe.data.sources import Arrays
+from vit_rpe.data.making.sources import Arrays
 
 TINY: dict[str, Any] = {
     "model": "performer_rpe2d_tiny_patch16_224",

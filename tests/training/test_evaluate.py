@@ -67,7 +67,7 @@ def grid(tmp_path_factory) -> Path:
 def definition() -> tuple[torch.Tensor, torch.Tensor]:
     """Logits and labels of all samples, one by one, without shards, loaders or processes."""
     from vit_rpe.data import ImageTransform
-    from vit_rpe.data.decode import ImageDecoder
+    from vit_rpe.data.images.decode import ImageDecoder
 
     transform = ImageTransform(8, options={"mean": (0.5,) * 3, "std": (0.5,) * 3})
     images = [transform(0)(ImageDecoder()(sample(i)["png"])) for i in range(SAMPLES)]

@@ -1,21 +1,21 @@
 """Shards on disk to batches. Imports nothing of ours."""
 
-from .bad import BadSamples
-from .clip_transform import ClipTransform
-from .clips import ClipSampler, videos_of
-from .decode import ImageDecoder
+from .augment.mixing import Mixing
+from .batches import IGNORED, Batch, BatchReader, Sample, SampleReader, Transform
 from .errors import BadData, BadSample, FolderBusy, ShardError
-from .index import Shards, open_shards
+from .images.decode import ImageDecoder
+from .images.transform import ImageTransform, Resolution
 from .loader import Loader
 from .lock import FolderLock
-from .maker import make_shards
-from .mixing import Mixing
+from .making.preparation import Recipe, VideoRecipe
+from .making.write_shards import make_shards
 from .plan import PADDING, Entries, Plan
-from .preparing import Recipe, VideoRecipe
-from .reader import IGNORED, Batch, BatchReader, Sample, SampleReader, Transform
-from .transforms import ImageTransform, Resolution
-from .verify import verify
-from .video import VIDEO_ENDINGS, VideoDecoder
+from .shards.bad_samples import BadSamples
+from .shards.index import Shards, open_shards
+from .shards.verification import verify
+from .videos.clips import ClipSampler, videos_of
+from .videos.containers import VIDEO_ENDINGS, VideoDecoder
+from .videos.transform import ClipTransform
 
 __all__ = [
     "IGNORED",

@@ -9,12 +9,12 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch.utils.data import DataLoader
 
-from .bad import BadSamples
-from .decode import ImageDecoder
+from .batches import Batch, BatchReader, Decoder, Transform
 from .errors import ShardError
-from .index import Shards
+from .images.decode import ImageDecoder
 from .plan import Plan
-from .reader import Batch, BatchReader, Decoder, Transform
+from .shards.bad_samples import BadSamples
+from .shards.index import Shards
 from .worker import WorkerContext
 
 PATIENCE = 600.0  # seconds that a batch may take before the run stops instead of hanging

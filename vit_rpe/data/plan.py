@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from .draws import Purpose, shuffled
+from .seeding import Purpose, shuffled
 
 Integers = NDArray[np.int64]
 PADDING = -1  # stands for a sample where a batch has no more

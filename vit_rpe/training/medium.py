@@ -22,8 +22,8 @@ from vit_rpe.data import (
     Transform,
     VideoDecoder,
 )
-from vit_rpe.data.layout import IMAGE_ENDINGS
-from vit_rpe.data.video import is_video
+from vit_rpe.data.shards.layout import IMAGE_ENDINGS
+from vit_rpe.data.videos.containers import is_video
 
 from .recipe.schema import Recipe
 

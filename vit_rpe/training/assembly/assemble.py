@@ -17,8 +17,8 @@ from accelerate import Accelerator
 from torch import nn
 
 from vit_rpe.data import FolderBusy, FolderLock, ShardError
-from vit_rpe.data.messages import short
-from vit_rpe.data.storage import written_whole
+from vit_rpe.files import atomic_write
+from vit_rpe.messages import short
 
 from ..distributed import leave, of_main, on_main, start
 from ..errors import CheckpointError, Diverged, Miscounted, RecipeError, Stopped
@@ -160,7 +160,7 @@ def prepare(
 
 
 def _write_recipe(recipe: Recipe, run: Path) -> None:
-    with written_whole(run / "recipe.yaml") as file:
+    with atomic_write(run / "recipe.yaml") as file:
         file.write(recipe_file.as_yaml(recipe).encode())
 
 

@@ -23,10 +23,10 @@ from vit_rpe.data import (
 )
 from vit_rpe.data import Recipe as ImageRecipe
 from vit_rpe.data.errors import MissingShards
-from vit_rpe.data.layout import read_info
-from vit_rpe.data.moving import moving_digits
-from vit_rpe.data.origins import digits
-from vit_rpe.data.storage import Storage
+from vit_rpe.data.making.datasets import digits
+from vit_rpe.data.making.moving import moving_digits
+from vit_rpe.data.shards.layout import read_info
+from vit_rpe.data.shards.storage import Storage
 
 from ..distributed import main_first
 from ..errors import RecipeError

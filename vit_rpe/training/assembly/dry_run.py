@@ -14,7 +14,7 @@ from accelerate import Accelerator
 from torch import Tensor, nn
 
 from vit_rpe.data import VideoRecipe, make_shards
-from vit_rpe.data.sources import Arrays, Clips
+from vit_rpe.data.making.sources import Arrays, Clips
 
 from ..distributed import main_first, of_main, start
 from ..errors import RecipeError

@@ -12,8 +12,8 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
-from vit_rpe.data.messages import cut, shown
-from vit_rpe.data.regular import read_regular
+from vit_rpe.files import read_regular
+from vit_rpe.messages import cut, shown
 
 from ..errors import RecipeError
 from .nearest import nearest

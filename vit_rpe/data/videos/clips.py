@@ -10,8 +10,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from .errors import BadData, ShardError
-from .index import Shards
+from ..errors import BadData, ShardError
+from ..shards.index import Shards
 
 CLIP = re.compile(rb"-clip\d+$")
 """The end of a key that is one of several clips of a video: the rest names the video."""

@@ -10,7 +10,7 @@ import torch
 from timm.data.random_erasing import RandomErasing
 from torch import Tensor
 
-from .draws import Purpose, kept_generators, seed_all
+from ..seeding import Purpose, kept_generators, seed_all
 
 
 @dataclass(frozen=True)

@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from .decode import ImageDecoder
-from .errors import BadData, BadSample, ShardError
+from ..batches import Sample, SampleReader
+from ..errors import BadData, BadSample, ShardError
+from ..images.decode import ImageDecoder
+from ..parallel import in_processes
 from .index import Shards
 from .layout import SplitInfo
-from .parallel import in_processes
-from .reader import Sample, SampleReader
 
 
 def verify(

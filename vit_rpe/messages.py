@@ -1,4 +1,7 @@
-"""Values and texts of others in messages: one line, and no longer than people read."""
+"""Values and texts of others in messages: one line, and no longer than people read.
+
+Imports nothing of ours, so that every part of the package may use it.
+"""
 
 from __future__ import annotations
 

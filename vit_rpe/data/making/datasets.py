@@ -22,9 +22,10 @@ from numpy.typing import NDArray
 from torchvision import datasets
 from torchvision.datasets.folder import find_classes, make_dataset
 
-from .layout import IMAGE_ENDINGS, LARGEST_LABEL
-from .messages import shown
-from .regular import LARGEST, read_regular
+from vit_rpe.files import LARGEST, read_regular
+from vit_rpe.messages import shown
+
+from ..shards.layout import IMAGE_ENDINGS, LARGEST_LABEL
 from .sources import Arrays, Dataset, Files, Source
 
 SPLITS = ("train", "val", "validation", "test")

@@ -7,7 +7,7 @@ import zipfile
 from collections.abc import Iterable
 from fractions import Fraction
 
-from .video import Frame
+from ..videos.containers import Frame
 
 DEFAULT_RATE = Fraction(25)
 
@@ -24,7 +24,7 @@ def frame_archive(files: Iterable[tuple[str, bytes]]) -> bytes:
 
 def h264(frames: Iterable[Frame], rate: Fraction | None = None, crf: int = 20) -> bytes:
     """An mp4 file by x264; `crf` is its constant of quality, smaller is better. Sides are even."""
-    from .video_files import pyav
+    from ..videos.files import pyav
 
     av = pyav()
     stream = io.BytesIO()

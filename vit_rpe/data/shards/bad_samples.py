@@ -8,10 +8,10 @@ import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from .errors import BadSample, ShardError
-from .messages import shown
-from .regular import read_regular
-from .storage import written_whole
+from vit_rpe.files import atomic_write, read_regular
+from vit_rpe.messages import shown
+
+from ..errors import BadSample, ShardError
 
 DEFAULT_LIMIT = 0.001
 _HEAD = list(BadSample._fields)
@@ -56,7 +56,7 @@ class BadSamples:
             return
         kept = {name: bad for name, bad in self.found.items() if is_bad(bad)}
         if self.path is not None and len(kept) < len(self):
-            with written_whole(self.path) as file:
+            with atomic_write(self.path) as file:
                 file.write(_lines([_HEAD, *kept.values()]))
         self.found = kept
         self.check()

@@ -22,10 +22,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from .decode import MAX_CLIP_PIXELS, MAX_PIXELS, ImageDecoder
-from .errors import BadData, ShardError
-from .layout import IMAGE_ENDINGS
-from .messages import cut
+from vit_rpe.messages import cut
+
+from ..errors import BadData, ShardError
+from ..images.decode import MAX_CLIP_PIXELS, MAX_PIXELS, ImageDecoder
+from ..shards.layout import IMAGE_ENDINGS
 
 # in order of preference, should a sample have several
 VIDEO_ENDINGS = ("mp4", "webm", "mkv", "avi", "mov", "m4v", "zip")
@@ -69,7 +70,7 @@ class VideoDecoder:
         container = _container(data)
         if container == "zip":
             return FrameArchive(data, ImageDecoder(max_pixels=self.max_pixels))
-        from . import video_files  # PyAV and torchcodec are optional
+        from . import files as video_files  # PyAV and torchcodec are optional
 
         open_file = {"pyav": video_files.PyAVVideo, "torchcodec": video_files.TorchCodecVideo}
         return open_file[self.backend](data, container, self.max_pixels)

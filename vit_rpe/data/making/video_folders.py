@@ -6,10 +6,10 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from .layout import IMAGE_ENDINGS
-from .origins import check_classes, class_folders, csv_file, files_of, find_splits
+from ..shards.layout import IMAGE_ENDINGS
+from ..videos.containers import VIDEO_ENDINGS, ending_of
+from .datasets import check_classes, class_folders, csv_file, files_of, find_splits
 from .sources import Source
-from .video import VIDEO_ENDINGS, ending_of
 
 
 def video_folder(folder: str | Path, split: str = "train") -> dict[str, Source]:

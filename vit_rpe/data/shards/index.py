@@ -21,7 +21,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .errors import MissingShards, ShardError
+from vit_rpe.files import atomic_write, cache_folder, sha256_of
+from vit_rpe.messages import shown
+
+from ..errors import MissingShards, ShardError
+from ..parallel import in_processes
 from .layout import (
     IMAGE_ENDINGS,
     Info,
@@ -32,19 +36,15 @@ from .layout import (
     is_pattern,
     read_info,
 )
-from .messages import shown
-from .parallel import in_processes
-from .scan import Row, scan
 from .storage import (
     Storage,
-    cache_folder,
     check_address,
     is_command,
     is_remote,
     join,
     local_path,
-    written_whole,
 )
+from .tar_index import Row, scan
 
 VERSION = 1  # of the rows; part of the names in the cache
 FIELDS = {"offset": "<i8", "size": "<i8", "label": "<i4"}  # and the key; CRC where it is known
@@ -187,7 +187,7 @@ def _open_listed(
     if is_remote(table):
         table = _fetched(table, info, storage)
     path = local_path(table)
-    if split.index_sha256 and os.path.isfile(path) and _sha256(path) != split.index_sha256:
+    if split.index_sha256 and os.path.isfile(path) and sha256_of(path) != split.index_sha256:
         raise ShardError(
             f"{path} is not the index that _info.json names: it is damaged, or of other shards; "
             "make the shards again (what is whole is kept), or remove it and read without checksums"
@@ -207,7 +207,7 @@ def _fetched(table: str, info: Info, storage: Storage) -> str:
     """A local copy of an index, because it has to be mapped; of the version of this info."""
     path = _cache_path("index", table, repr(info))
     if not path.exists():
-        with storage.open(table) as source, written_whole(path) as target:
+        with storage.open(table) as source, atomic_write(path) as target:
             target.write(source.read())
     return str(path)
 
@@ -230,7 +230,7 @@ def _open_cached(
         scanned = list(in_processes(work, urls, workers, "index" if progress else None))
         write_table(path, scanned)
         lengths = tuple(len(rows) for rows in scanned)
-        with written_whole(path.with_suffix(".json")) as file:
+        with atomic_write(path.with_suffix(".json")) as file:
             file.write(json.dumps(lengths).encode())
     if split is not None:
         check_lengths(split, lengths)
@@ -294,11 +294,6 @@ def write_table(path: str | Path, tables: Sequence[NDArray[Any]]) -> str:
 
     Gives its SHA-256 sum.
     """
-    with written_whole(path) as file:
+    with atomic_write(path) as file:
         np.lib.format.write_array(file, np.concatenate(tables), allow_pickle=False)
-    return _sha256(path)
-
-
-def _sha256(path: str | Path) -> str:
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    return sha256_of(path)

@@ -15,8 +15,10 @@ from typing import Any
 
 from webdataset.shardlists import expand_urls
 
-from .errors import MissingShards, ShardError
-from .messages import cut, shown
+from vit_rpe.files import atomic_write
+from vit_rpe.messages import cut, shown
+
+from ..errors import MissingShards, ShardError
 from .storage import (
     Storage,
     file_system,
@@ -24,7 +26,6 @@ from .storage import (
     is_remote,
     join,
     local_path,
-    written_whole,
 )
 
 INFO_NAMES = ("_info.json", "info.json")
@@ -56,7 +57,7 @@ class Info:
 
     def write(self, folder: str) -> None:
         text = json.dumps(asdict(self), indent=1, sort_keys=True) + "\n"
-        with written_whole(join(folder, INFO_NAMES[0])) as file:
+        with atomic_write(join(folder, INFO_NAMES[0])) as file:
             file.write(text.encode())
 
 

@@ -15,11 +15,11 @@ from torchvision import tv_tensors
 from torchvision.transforms import InterpolationMode, v2
 from torchvision.transforms.v2 import functional as tvf
 
+from ..augment.normalize import Erasing, Finish
+from ..images.decode import check_resized
+from ..images.transform import LEAST_CROP, TRIVIAL
 from .clips import ClipSampler
-from .decode import check_resized
-from .finish import Erasing, Finish
-from .transforms import LEAST_CROP, TRIVIAL
-from .video import Video
+from .containers import Video
 
 CROPS = (1, 3)
 _RAND = re.compile(r"rand(?:-m(\d+)|-n(\d+))*")

@@ -7,8 +7,8 @@ import os
 import shutil
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, NamedTuple, TypeVar
@@ -17,9 +17,10 @@ from filelock import FileLock
 from fsspec.core import url_to_fs
 from webdataset.gopen import gopen
 
-from .errors import ShardError
-from .messages import cut, shown
-from .regular import open_regular
+from vit_rpe.files import atomic_write, cache_folder, open_regular
+from vit_rpe.messages import cut, shown
+
+from ..errors import ShardError
 
 T = TypeVar("T")
 
@@ -79,28 +80,6 @@ def join(folder: str, name: str) -> str:
     if is_remote(name) or is_command(name) or os.path.isabs(name):
         return name
     return f"{folder.rstrip('/')}/{name}" if is_remote(folder) else os.path.join(folder, name)
-
-
-def cache_folder() -> Path:
-    """Where indices, and shards from commands, are kept: $VIT_RPE_CACHE or ~/.cache/vit_rpe."""
-    return Path(os.environ.get("VIT_RPE_CACHE") or Path.home() / ".cache" / "vit_rpe")
-
-
-@contextmanager
-def written_whole(path: str | Path) -> Iterator[IO[bytes]]:
-    """A file that appears under its name only when everything is written and on disk."""
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    part.unlink(missing_ok=True)
-    try:
-        with open(part, "xb") as file:  # never through a link of somebody else
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(part, path)
-    finally:
-        part.unlink(missing_ok=True)
 
 
 @dataclass
@@ -192,7 +171,7 @@ def _download(url: str, path: Path) -> None:
     else:
         fs, name = file_system(url)
         opened = fs.open(name, "rb")
-    with opened as source, written_whole(path) as target:
+    with opened as source, atomic_write(path) as target:
         shutil.copyfileobj(source, target, 1 << 20)
 
 

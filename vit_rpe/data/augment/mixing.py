@@ -13,8 +13,8 @@ import torch
 from timm.data.mixup import Mixup
 from torch import Tensor
 
-from .draws import Purpose, kept_generators, seed_all
-from .reader import Batch
+from ..batches import Batch
+from ..seeding import Purpose, kept_generators, seed_all
 
 MODES = ("batch", "pair", "elem")
 

@@ -16,9 +16,10 @@ from typing import IO, NamedTuple
 
 from webdataset.tariterators import base_plus_ext
 
-from .errors import ShardError
+from vit_rpe.messages import cut, shown
+
+from ..errors import ShardError
 from .layout import LABEL_ENDINGS
-from .messages import cut, shown
 
 NO_LABEL, WRONG_LABEL = -1, -2
 NO_DATA = -1  # as the size of a sample without an image

@@ -13,15 +13,16 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import IterableDataset, default_collate, get_worker_info
 
-from .decode import ImageDecoder
-from .draws import Purpose, kept_generators, seed_all
+from vit_rpe.messages import cut
+
 from .errors import NO_MEMORY, BadData, BadSample, ShardError
-from .index import Shards, key_text
-from .messages import cut
+from .images.decode import ImageDecoder
+from .making.preparation import check_all
 from .plan import PADDING, Entries, Plan, worker_steps
-from .preparing import check_all
-from .scan import NO_DATA, NO_LABEL, WRONG_LABEL
-from .storage import Span
+from .seeding import Purpose, kept_generators, seed_all
+from .shards.index import Shards, key_text
+from .shards.storage import Span
+from .shards.tar_index import NO_DATA, NO_LABEL, WRONG_LABEL
 
 IGNORED = -100  # label of a place without a good sample; torch's losses pass over it
 

@@ -13,11 +13,11 @@ from PIL import Image
 from torchvision.transforms import InterpolationMode
 from torchvision.transforms.functional import resize
 
-from .decode import ImageDecoder, check_resized
+from ..errors import BadData
+from ..images.decode import ImageDecoder, check_resized
+from ..shards.layout import IMAGE_ENDINGS
+from ..videos.containers import VIDEO_ENDINGS, Frame, FrameArchive, Video, VideoDecoder
 from .encode import frame_archive, h264
-from .errors import BadData
-from .layout import IMAGE_ENDINGS
-from .video import VIDEO_ENDINGS, Frame, FrameArchive, Video, VideoDecoder
 
 
 class Part(NamedTuple):

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from vit_rpe.files import read_regular
+
+from ..errors import BadData
+from ..shards.layout import IMAGE_ENDINGS
+from ..videos.containers import ending_of, natural
 from .encode import frame_archive
-from .errors import BadData
-from .layout import IMAGE_ENDINGS
-from .regular import read_regular
-from .video import ending_of, natural
 
 
 def frame_files(folder: Path) -> list[Path]:

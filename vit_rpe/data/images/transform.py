@@ -16,8 +16,8 @@ from timm.data.transforms_factory import create_transform
 from torch import Tensor
 from torchvision import transforms
 
+from ..augment.normalize import Erasing, Finish
 from .decode import check_resized
-from .finish import Erasing, Finish
 
 TRIVIAL = "trivial"  # torchvision's TrivialAugmentWide, beside the names that timm knows
 # arguments of timm.data.create_transform; it has others, for us to settle or for other models

@@ -15,8 +15,9 @@ from PIL import Image
 from PIL.ExifTags import Base
 from PIL.Image import Transpose
 
-from .errors import BadData
-from .messages import cut
+from vit_rpe.messages import cut
+
+from ..errors import BadData
 
 # Formats that PIL reads by itself. Others can do more than hold pixels: EPS starts Ghostscript.
 SAFE_FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "PPM", "TIFF")

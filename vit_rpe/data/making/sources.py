@@ -13,12 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from .decode import upright
+from vit_rpe.files import read_regular
+
+from ..errors import BadData
+from ..images.decode import upright
+from ..videos.containers import ending_of
 from .encode import frame_archive
-from .errors import BadData
 from .frame_folder import folder_archive, frame_files
-from .regular import read_regular
-from .video import ending_of
 
 
 class Item(NamedTuple):

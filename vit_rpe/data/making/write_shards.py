@@ -7,7 +7,6 @@ who starts again keeps the shards that have a record and makes the others.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import re
@@ -22,18 +21,20 @@ from typing import IO, Any, NamedTuple, TypeVar
 from numpy.typing import NDArray
 from webdataset.writer import TarWriter
 
-from .bad import DEFAULT_LIMIT, BadSamples
-from .draws import Purpose, shuffled
-from .errors import NO_MEMORY, BadData, BadSample, ShardError
-from .index import as_table, write_table
-from .layout import LARGEST_LABEL, Info, SplitInfo, index_name, read_info
-from .lock import FolderLock
-from .messages import cut, shown
-from .parallel import in_processes
-from .preparing import Preparation, Recipe
-from .scan import Row, scan
+from vit_rpe.files import atomic_write, sha256_of
+from vit_rpe.messages import cut, shown
+
+from ..errors import NO_MEMORY, BadData, BadSample, ShardError
+from ..lock import FolderLock
+from ..parallel import in_processes
+from ..seeding import Purpose, shuffled
+from ..shards.bad_samples import DEFAULT_LIMIT, BadSamples
+from ..shards.index import as_table, write_table
+from ..shards.layout import LARGEST_LABEL, Info, SplitInfo, index_name, read_info
+from ..shards.storage import Storage
+from ..shards.tar_index import Row, scan
+from .preparation import Preparation, Recipe
 from .sources import Source
-from .storage import Storage, written_whole
 
 Record = TypeVar("Record", dict[str, Any], list[Any])
 
@@ -142,7 +143,7 @@ def _claim(
     if not begun and not known:
         _forget_bad(_bad_path(folder, split))
     _remove_parts(folder, split)
-    with written_whole(record) as file:
+    with atomic_write(record) as file:
         file.write(json.dumps(made).encode())
     return record
 
@@ -204,13 +205,13 @@ def _make_one(
         return found
     order, size = _order(len(source), recipe.seed), recipe.samples_per_shard
     bad: list[BadSample] = []
-    with written_whole(path) as file:
+    with atomic_write(path) as file:
         written = _write(file, source, order[i * size : (i + 1) * size], recipe, path.name, bad)
         file.flush()
         if written:
             table = _read_back(Path(file.name), path.name, written, recipe.endings)
-            done = Made(table, os.path.getsize(file.name), _sha256(file.name), bad)
-            with written_whole(_record(path)) as record:
+            done = Made(table, os.path.getsize(file.name), sha256_of(file.name), bad)
+            with atomic_write(_record(path)) as record:
                 record.write(json.dumps([done.sha256, bad]).encode())
             return done
     path.unlink()  # a shard of nothing but bad samples would be empty, and refused by readers
@@ -286,7 +287,7 @@ def _finished(path: Path, endings: Sequence[str]) -> Made | None:
             for split in (info.splits.values() if info else ())
         )
         sha256, bad = dict(known).get(path.name), []
-    if sha256 is None or _sha256(path) != sha256:
+    if sha256 is None or sha256_of(path) != sha256:
         return None
     with open(path, "rb") as file:
         rows = scan(file, path.name, endings)
@@ -297,8 +298,3 @@ def _finished(path: Path, endings: Sequence[str]) -> Made | None:
 def _checksum(file: IO[bytes], row: Row) -> int:
     file.seek(row.offset)
     return zlib.crc32(file.read(row.size))
-
-
-def _sha256(path: str | Path) -> str:
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from .errors import BadData, ShardError
-from .video import Frame, check_pixels, stacked, undecodable
+from ..errors import BadData, ShardError
+from .containers import Frame, check_pixels, stacked, undecodable
 
 
 class PyAVVideo:

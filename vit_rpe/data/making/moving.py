@@ -14,8 +14,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from .draws import Purpose, generator
-from .origins import digits, idx_folder
+from ..seeding import Purpose, generator
+from .datasets import digits, idx_folder
 from .sources import Item, Source, clip_item, digest
 
 Bytes = NDArray[np.uint8]

@@ -1,0 +1,1 @@
+"""What happens to whole batches: normalizing and erasing, mixing."""

@@ -1,0 +1,1 @@
+"""Shards as they lie on disk or behind an address: layout, bytes, index, samples, checks."""
