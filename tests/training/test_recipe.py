@@ -13,7 +13,8 @@ import vit_rpe  # noqa: F401  registers the models
 from tests.training.runs import TINY
 from vit_rpe.training import RecipeError, load_recipe
 from vit_rpe.training.recipe.file import as_yaml
-from vit_rpe.training.recipe.schema import Recipe, table
+from vit_rpe.training.recipe.schema import Recipe
+from vit_rpe.training.recipe.table import table
 
 ROOT = Path(__file__).parents[2]
 
@@ -82,9 +83,9 @@ WRONG = [
     ({"scale": [0.9, 0.1]}, "scale goes from low to high, got [0.9, 0.1]"),
     ({"model": "performer_rpe2d_smal"}, "nearest is 'performer_rpe2d"),
     ({"model": "vit_tiny_patch16_22"}, "model: no model 'vit_tiny_patch16_22' in timm; nearest is"),
-    ({"opt": "adamm"}, "opt: no optimiser 'adamm' in timm; nearest is 'adam"),
+    ({"opt": "adamm"}, "opt: no optimizer 'adamm' in timm; nearest is 'adam"),
     ({"model_kwargs": [1]}, "model_kwargs: input should be a valid dictionary, got [1]"),
-    ({"grad_accum_steps": 3}, "batch_size 8 has no 3 equal parts (grad_accum_steps)"),
+    ({"grad_accum_steps": 3}, "batch_size 8 has no equal parts for 1 process x grad_accum_steps 3"),
     ({"warmup_epochs": 3}, "warmup_epochs (3) must be below epochs (3)"),
     ({"min_lr": 1.0}, "min_lr (1) is above lr (0.01)"),
     ({"pretrained": True, "initial_checkpoint": "x"}, "two beginnings: give one"),

@@ -28,7 +28,9 @@ from ..loop.task import Task, Teacher
 from ..loop.trainer import RunState, Trainer
 from ..medium import medium_of
 from ..recipe import file as recipe_file
-from ..recipe.schema import Recipe, table
+from ..recipe.on_resume import may_follow
+from ..recipe.schema import Recipe
+from ..recipe.table import table
 from ..record.checkpoint import Checkpoints, find_checkpoint, run_of
 from ..record.log import SUMMARY
 from ..record.meter import Meter, forward_flops, reachable_flops
@@ -44,15 +46,6 @@ from .model import (
 
 DONE, FAILED, WRONG, DIVERGED, STOPPED = 0, 1, 2, 3, 75  # 75 is EX_TEMPFAIL: try again
 INTERRUPTED = 128 + signal.SIGINT  # as a shell says it; pulse.py has STUCK
-FREE = {
-    # what may differ when a run goes on: where things lie, and what does not change the numbers
-    *("workers", "output", "experiment", "resume", "data_dir", "data_source", "data_cache"),
-    *("log_interval", "log_wandb", "wandb_project", "recovery_interval", "checkpoint_hist"),
-    *("collective_timeout",),
-    *("validation_batch_size", "max_skipped_steps", "max_bad_samples", "device", "val_interval"),
-    *("grad_accum_steps", "grad_checkpointing", "torchcompile", "channels_last"),
-    *("initial_checkpoint", "pretrained", "num_classes"),
-}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -267,10 +260,9 @@ def saved_recipe(checkpoint: Path) -> Recipe:
 
 def check_same(recipe: Recipe, saved: Recipe) -> None:
     """Refuse to go on with other numbers than those that the run began with; it may get longer."""
-    for name in Recipe.model_fields:
+    for name, field in Recipe.model_fields.items():
         now, before = getattr(recipe, name), getattr(saved, name)
-        longer = name == "epochs" and now > before
-        if name not in FREE and now != before and not longer:
+        if not may_follow(field, before, now):
             raise RecipeError(
                 f"{name}: the run began with {before!r}, now it is {now!r}; a run goes on only as "
                 "it began, or for more epochs; experiment=NAME starts another (initial_checkpoint "

@@ -17,14 +17,10 @@ from vit_rpe.data import (
     ShardError,
     Shards,
     Transform,
-    VideoRecipe,
     make_shards,
     open_shards,
 )
-from vit_rpe.data import Recipe as ImageRecipe
 from vit_rpe.data.errors import MissingShards
-from vit_rpe.data.making.datasets import digits
-from vit_rpe.data.making.moving import moving_digits
 from vit_rpe.data.shards.layout import read_info
 from vit_rpe.data.shards.storage import Storage
 
@@ -32,10 +28,10 @@ from ..distributed import main_first
 from ..errors import RecipeError
 from ..medium import Images, Medium, medium_of, try_decoder
 from ..recipe.schema import Recipe
+from ..recipe.sources import SOURCES
 from .data_config import check_look
 
 PATIENCE = 600.0  # seconds to wait for another run that makes the same shards
-SOURCES = {"digits": (digits, ImageRecipe()), "moving_digits": (moving_digits, VideoRecipe())}
 
 
 @dataclass(frozen=True)
@@ -73,10 +69,10 @@ def _make(recipe: Recipe) -> None:
     there = set() if info is None else set(info.splits)
     if {recipe.train_split, recipe.val_split or recipe.train_split} <= there:
         return
-    origin, preparation = SOURCES[recipe.data_source]
-    # those that are there come first: shards of another source get no company
-    for split, source in sorted(origin().items(), key=lambda each: each[0] not in there):
-        make_shards(source, recipe.data_dir, split, preparation, wait=PATIENCE)
+    made = SOURCES[recipe.data_source]
+    # splits that exist come first: shards of another source are noticed before any is added
+    for split, samples in sorted(made.splits().items(), key=lambda each: each[0] not in there):
+        make_shards(samples, recipe.data_dir, split, made.preparation, wait=PATIENCE)
 
 
 def _open(recipe: Recipe, field: str) -> Shards | None:
@@ -113,19 +109,10 @@ def _some_files(folder: Path) -> Iterator[Path]:
 
 def share(recipe: Recipe, world: int) -> int:
     """Samples of one process in one step."""
-    parts = world * recipe.grad_accum_steps
-    if recipe.batch_size % parts:
-        raise RecipeError(
-            f"batch_size {recipe.batch_size} has no equal parts for {world} processes x "
-            f"grad_accum_steps {recipe.grad_accum_steps}; a multiple of {parts} has"
-        )
-    size = recipe.batch_size // world
-    if recipe.mixes and size % 2:
-        raise RecipeError(
-            f"mixup and cutmix need an even number of samples on every process, batch_size "
-            f"{recipe.batch_size} gives {size}"
-        )
-    return size
+    try:
+        return recipe.per_rank(world)
+    except ValueError as error:
+        raise RecipeError(str(error)) from None
 
 
 def training_loader(

@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from ..errors import RecipeError
-from ..recipe.values import CropShare, PositiveTriple, Side, Triple
+from ..recipe.values import CropFraction, PositiveTriple, Side, Triple
 
 
 class Look(BaseModel):
@@ -17,7 +17,7 @@ class Look(BaseModel):
     mean: Triple
     std: PositiveTriple
     interpolation: str | None = None
-    crop_pct: CropShare | None = None
+    crop_pct: CropFraction | None = None
 
 
 def check_look(config: dict[str, Any]) -> None:

@@ -21,7 +21,7 @@ Positive = Annotated[int, Field(ge=1, lt=2**31)]
 Natural = Annotated[int, Field(ge=0, lt=2**31)]
 NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 PositiveNumber = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-Share = Annotated[float, Field(ge=0, le=1)]
+Fraction = Annotated[float, Field(ge=0, le=1)]
 BelowOne = Annotated[float, Field(ge=0, lt=1)]
 Pair = Annotated[list[NonNegative], Field(min_length=2, max_length=2)]
 Triple = Annotated[list[NonNegative], Field(min_length=3, max_length=3)]
@@ -32,8 +32,10 @@ Frames = Annotated[int, Field(ge=1, le=2**12)]
 Epochs = Annotated[int, Field(ge=1, le=10**6)]
 Seed = Annotated[int, Field(ge=0, lt=2**63)]  # what torch's and NumPy's generators take
 Betas = Annotated[list[BelowOne], Field(min_length=2, max_length=3)]
-NoiseRange = Annotated[list[Share], Field(min_length=1, max_length=2)]
-CropShare = Annotated[float, Field(ge=0.1, le=2)]  # a tiny one would enlarge images without bound
+NoiseRange = Annotated[list[Fraction], Field(min_length=1, max_length=2)]
+CropFraction = Annotated[
+    float, Field(ge=0.1, le=2)
+]  # a tiny one would enlarge images without bound
 
 
 # --- names
@@ -48,7 +50,7 @@ def _model(name: str) -> str:
 def _optimizer(name: str) -> str:
     known = [str(each) for each in list_optimizers()]
     if name.lower().removeprefix("lookahead_") not in known:
-        raise ValueError(f"no optimiser {name!r} in timm{nearest(name, known)}")
+        raise ValueError(f"no optimizer {name!r} in timm{nearest(name, known)}")
     return name
 
 

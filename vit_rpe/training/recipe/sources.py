@@ -1,0 +1,43 @@
+"""Data sources that need no network: the one place where `data_source` gets its names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, WithJsonSchema
+
+from vit_rpe.data import Recipe as ImageRecipe
+from vit_rpe.data import VideoRecipe
+from vit_rpe.data.making.datasets import digits
+from vit_rpe.data.making.moving import moving_digits
+
+
+@dataclass(frozen=True)
+class DataSource:
+    """What makes the splits of a data set, and how its samples are written into shards."""
+
+    splits: Callable[[], Mapping[str, Any]]
+    preparation: Any
+
+    @property
+    def has_videos(self) -> bool:
+        return isinstance(self.preparation, VideoRecipe)
+
+
+SOURCES = {
+    "digits": DataSource(digits, ImageRecipe()),
+    "moving_digits": DataSource(moving_digits, VideoRecipe()),
+}
+
+
+def _known(name: str) -> str:
+    if name not in SOURCES:
+        raise ValueError(f"no data source {name!r}; there are {', '.join(SOURCES)}")
+    return name
+
+
+SourceName = Annotated[
+    str, AfterValidator(_known), WithJsonSchema({"type": "string", "enum": [*SOURCES]})
+]
