@@ -23,8 +23,7 @@ from timm.models import save_for_hf
 import vit_rpe
 from vit_rpe.models.choices import ELEMENTWISE, RANDOM, RPES
 from vit_rpe.models.convert import LINEAR_OPTIONS, MASK_OPTIONS, ConversionReport, convert
-from vit_rpe.training.record.checkpoint import find_model
-from vit_rpe.training.record.saved_model import class_names, with_classes
+from vit_rpe.training import class_names, find_model, with_classes
 
 LOCAL = "local-dir:"
 FILES = (".safetensors", ".pth", ".pt", ".bin", ".ckpt", ".pkl", ".npz")

@@ -38,18 +38,27 @@ from vit_rpe.data import VIDEO_ENDINGS, ShardError, Shards, open_shards
 from vit_rpe.data.shards.layout import IMAGE_ENDINGS
 from vit_rpe.data.videos.containers import BACKENDS
 from vit_rpe.data.videos.transform import CROPS
-from vit_rpe.training import CheckpointError
-from vit_rpe.training.assembly.assemble import saved_recipe
-from vit_rpe.training.assembly.data import evaluation_loader
-from vit_rpe.training.assembly.model import unseen_pixels
-from vit_rpe.training.distributed import join, leave, main_first
-from vit_rpe.training.evaluation import Evaluation, evaluate
+from vit_rpe.training import (
+    CheckpointError,
+    Evaluation,
+    class_names,
+    evaluate,
+    evaluation_loader,
+    find_checkpoint,
+    find_model,
+    is_average,
+    load_model,
+    main_first,
+    make_accelerator,
+    peak_memory,
+    run_of,
+    saved_recipe,
+    shut_down,
+    unseen_pixels,
+)
 from vit_rpe.training.medium import Images, Medium, Videos, holds_videos, try_decoder
-from vit_rpe.training.record.checkpoint import EMA, find_checkpoint, find_model, run_of
-from vit_rpe.training.record.meter import peak_memory
-from vit_rpe.training.record.saved_model import class_names, load_model
 
-VIDEO_OPTIONS = {  # and what a medium calls them
+VIDEO_OPTIONS = {  # and what a modality calls them
     "frame_stride": "stride",
     "clips": "clips",
     "crops": "crops",
@@ -76,7 +85,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     add("--img-size", type=sizes, help="one resolution or several: 192,224 (default: the model's)")
     add("--batch-size", type=positive_integer, default=64, help="of one process")
     add("--workers", type=int, default=4)
-    add("--crop-pct", type=float, help="centre crop (default: the model's)")
+    add("--crop-pct", type=float, help="center crop (default: the model's)")
     add("--num-frames", type=positive_integer, help="of a clip (default: the model's)")
     video = parser.add_argument_group("videos (default: as the run did, or 1, 1, 1, pyav)")
     add = partial(video.add_argument, default=argparse.SUPPRESS)
@@ -122,7 +131,7 @@ def create(args: argparse.Namespace, **options: Any) -> nn.Module:
         raise CheckpointError(f"{args.model} cannot be built: {error}") from None
 
 
-def medium_for(args: argparse.Namespace, model: Any, shards: Shards) -> Medium:
+def modality_for(args: argparse.Namespace, model: Any, shards: Shards) -> Medium:
     """What the shards hold; a video model takes images, too."""
     given = {key: getattr(args, name) for name, key in VIDEO_OPTIONS.items() if hasattr(args, name)}
     if not hasattr(model, "num_frames") or not holds_videos(shards):
@@ -196,7 +205,7 @@ def measure(
     accelerator: Accelerator,
     shards: Shards,
     model: nn.Module,
-    medium: Medium,
+    modality: Medium,
     size: int | None,
 ) -> tuple[dict[str, Any], Evaluation]:
     """One row of the results, and the evaluation behind it."""
@@ -215,9 +224,9 @@ def measure(
         config,
         args.batch_size,
         workers=args.workers,
-        medium=medium,
+        modality=modality,
         rank=accelerator.process_index,
-        world=accelerator.num_processes,
+        world_size=accelerator.num_processes,
         device=accelerator.device,
     )
     with torch.no_grad(), accelerator.autocast():  # what happens once is not counted as speed
@@ -242,7 +251,7 @@ def measure(
         "bad_samples": result.bad,
         "img_per_s": round(result.count / result.seconds, 1),
         "peak_memory_mb": round(peak_memory() / 1e6, 1),
-        "average": bool(args.checkpoint) and find_model(args.checkpoint, args.ema).name == EMA,
+        "average": bool(args.checkpoint) and is_average(find_model(args.checkpoint, args.ema)),
         "data": str(args.data),
         "split": args.split,
     }
@@ -250,20 +259,20 @@ def measure(
 
 
 def run(args: argparse.Namespace) -> None:
-    accelerator = join(args.device, args.amp)
+    accelerator = make_accelerator(args.device, args.amp)
     sizes: list[int | None] = args.img_size or [None]
     model = build(args, sizes[0])
     shards = main_first(accelerator, lambda: open_data(args, model))
     rows, results = [], []
     for number, size in enumerate(sizes):
         model = build(args, size) if number else model
-        medium = medium_for(args, model, shards)
-        try_decoder(medium, shards)
-        row, result = measure(args, accelerator, shards, model, medium, size)
+        modality = modality_for(args, model, shards)
+        try_decoder(modality, shards)
+        row, result = measure(args, accelerator, shards, model, modality, size)
         rows.append(row)
         results.append(result)
         if accelerator.is_main_process:
-            print(show(row, "videos" if isinstance(medium, Videos) else "img"), flush=True)
+            print(show(row, modality.evaluated), flush=True)
     if args.output is not None and accelerator.is_main_process:
         folder = results_folder(args.output, args.checkpoint or args.model, rows[0])
         others = [name for name in class_names(model) if name not in shards.classes]
@@ -277,7 +286,7 @@ def main(argv: list[str] | None = None) -> None:
         with one_line_errors("evaluate"):
             run(args)
     finally:
-        leave()
+        shut_down()
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from vit_rpe.training.evaluation import Evaluation
+from vit_rpe.training import Evaluation
 
 COLUMNS = (  # timm's results-*.csv
     *("model", "top1", "top1_err", "top5", "top5_err", "param_count", "img_size", "crop_pct"),

@@ -12,7 +12,8 @@ import pytest
 from tests.data.samples import encoded, sample, write_shard
 from vit_rpe.data import BadSamples, FolderBusy, FolderLock, Recipe, ShardError, make_shards
 from vit_rpe.data.making.datasets import digits, image_folder
-from vit_rpe.training.assembly import data as inputs
+from vit_rpe.training.assembly import shards as inputs
+from vit_rpe.training.medium import Images
 from vit_rpe.training.recipe.schema import Recipe as TrainingRecipe
 
 
@@ -107,7 +108,7 @@ RUN = {"model": "performer_rpe2d_tiny_patch16_224", "data_source": "digits"}
 def start(folder: str, gate, results) -> None:
     gate.wait(30)
     try:
-        opened = inputs._inputs(TrainingRecipe(**RUN, data_dir=folder), make=True)
+        opened = inputs._inputs(TrainingRecipe(**RUN, data_dir=folder), Images(), make=True)
         results.put((opened.train.digest, opened.val.digest))  # pyright: ignore
     except Exception as error:
         results.put(repr(error))
@@ -132,15 +133,15 @@ def test_a_source_of_data_leaves_shards_of_others_alone(tmp_path):
     write_shard(tmp_path / "train-00000.tar", [sample(i) for i in range(5)])
     before = files(tmp_path)
     with pytest.raises(ShardError, match="train-00000.tar is there"):
-        inputs._inputs(TrainingRecipe(**RUN, data_dir=str(tmp_path)), make=True)
+        inputs._inputs(TrainingRecipe(**RUN, data_dir=str(tmp_path)), Images(), make=True)
     assert files(tmp_path) == before
 
 
 def test_a_source_of_data_completes_what_was_begun(tmp_path, monkeypatch):
     make_shards(digits()["train"], tmp_path, "train", Recipe())
     recipe = TrainingRecipe(**RUN, data_dir=str(tmp_path))
-    assert inputs._inputs(recipe, make=True).val.num_samples == 355  # pyright: ignore
+    assert inputs._inputs(recipe, Images(), make=True).val.num_samples == 355  # pyright: ignore
     monkeypatch.setattr(inputs, "make_shards", lambda *_, **__: pytest.fail("made again"))
     start = time.perf_counter()
-    inputs._inputs(recipe, make=True)
+    inputs._inputs(recipe, Images(), make=True)
     assert time.perf_counter() - start < 5

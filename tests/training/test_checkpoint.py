@@ -20,13 +20,8 @@ from tests.training.launch import train
 from tests.training.runs import make_data, write_recipe
 from vit_rpe.training import CheckpointError
 from vit_rpe.training.loop.optim import seed_optimizer
-from vit_rpe.training.record.checkpoint import (
-    Checkpoints,
-    Snapshot,
-    find_checkpoint,
-    find_weights,
-    read,
-)
+from vit_rpe.training.record.checkpoint import Checkpoints, Snapshot, read_checkpoint
+from vit_rpe.training.record.find import find_checkpoint, find_weights
 from vit_rpe.training.record.state_tree import flatten, restore
 
 ELSEWHERE = ("bnb", "fused")  # need other packages and a GPU
@@ -114,7 +109,7 @@ DAMAGE = [
     ("optimizer.safetensors", _flip, "optimizer.safetensors is damaged: its checksum"),
     ("optimizer.safetensors", Path.unlink, "optimizer.safetensors is missing"),
     ("state.json", _cut, "state.json is damaged"),
-    ("state.json", Path.unlink, "state.json is missing; weights alone cannot go on"),
+    ("state.json", Path.unlink, "state.json is missing; a run cannot be resumed from weights"),
     (
         "state.json",
         lambda p: p.write_text('{"version": 99}'),
@@ -129,7 +124,7 @@ def test_damage_is_named(copy, name, damage, message):
     folder = find_checkpoint(copy)
     damage(folder / name)
     with pytest.raises(CheckpointError) as error:
-        read(folder)
+        read_checkpoint(folder)
     assert message in str(error.value) and str(folder) in str(error.value)
 
 
@@ -280,7 +275,7 @@ def test_last_is_whole_at_every_moment_of_saving(tmp_path, monkeypatch):
         newest, _ = Checkpoints(checkpoints.folder).newest()
         assert newest is not None, f"nothing whole after an end before call {limit}"
         for folder in (newest, checkpoints.folder / "last"):
-            progress, _ = read(folder)
+            progress, _ = read_checkpoint(folder)
             assert progress["epoch"] == 2 if finished else progress["epoch"] in (1, 2)
     assert limit > 12
     assert {path.name for path in checkpoints.folder.iterdir()} == {"epoch-2", "last"}

@@ -38,13 +38,13 @@ def make_grid(folder: Path) -> None:
 def evaluate_grid(folder: str) -> dict[tuple[int, int], Evaluation]:
     """All workers x shards in one go, on whatever number of processes."""
     from vit_rpe.data import open_shards
-    from vit_rpe.training.assembly.data import evaluation_loader
-    from vit_rpe.training.distributed import join, main_first
+    from vit_rpe.training import evaluation_loader
+    from vit_rpe.training.distributed import main_first, make_accelerator
     from vit_rpe.training.evaluation import evaluate
 
-    accelerator = join("cpu", None)
+    accelerator = make_accelerator("cpu", None)
     config = {"input_size": (3, 8, 8), "mean": (0.5,) * 3, "std": (0.5,) * 3}
-    place = {"rank": accelerator.process_index, "world": accelerator.num_processes}
+    place = {"rank": accelerator.process_index, "world_size": accelerator.num_processes}
     results = {}
     for shards in SHARDS:
         opened = main_first(accelerator, lambda n=shards: open_shards(f"{folder}/{n}", "val"))
@@ -126,8 +126,8 @@ def test_a_wrong_count_is_an_error(samples, message):
 
 def test_bad_samples_are_left_out_and_counted(tmp_path):
     from vit_rpe.data import BadSamples, open_shards
-    from vit_rpe.training.assembly.data import evaluation_loader
-    from vit_rpe.training.distributed import join
+    from vit_rpe.training import evaluation_loader
+    from vit_rpe.training.distributed import make_accelerator
     from vit_rpe.training.evaluation import evaluate
 
     samples = [sample(i) for i in range(11)]
@@ -136,7 +136,7 @@ def test_bad_samples_are_left_out_and_counted(tmp_path):
     shards = open_shards(str(tmp_path), "val")
     config = {"input_size": (3, 8, 8), "mean": (0.5,) * 3, "std": (0.5,) * 3}
     loader = evaluation_loader(shards, 12, config, 4, bad=BadSamples(11, limit=0.5))
-    result = evaluate(Told(), loader, join("cpu", None), 12)
+    result = evaluate(Told(), loader, make_accelerator("cpu", None), 12)
     assert (result.count, result.bad) == (10, 1)
     assert result.labels.tolist() == [0, 1, 2, 3, 5, 6, 7, 8, 9, 0]
 
@@ -165,4 +165,4 @@ def test_a_model_that_says_nothing_is_wrong():
     """Ties and NaN must not count as hits: argmax takes the first of equals."""
     nan = float("nan")
     rows = _rows_of([[1.0, 1.0, 1.0], [nan, nan, nan], [2.0, 1.0, 2.0]], [2, 1, 2])
-    assert rows[:, 5].tolist() == [2, 1, 1] and rows[:, 3].tolist() == [0, 0, 0]
+    assert rows["label_rank"].tolist() == [2, 1, 1] and rows["predicted"].tolist() == [0, 0, 0]

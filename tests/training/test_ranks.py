@@ -36,9 +36,9 @@ def test_optimizers_draw_by_seed_and_step():
 def test_of_ranks_that_live_those_elsewhere_are_behind(tmp_path):
     ranks = [Pulse(tmp_path, rank, 3, timeout=100) for rank in range(3)]
     for rank, place in zip(ranks, ("step 7", "data of step 7", "step 7"), strict=True):
-        rank.folder.mkdir(exist_ok=True)
+        rank.status.open()
         rank.at(place)
-        rank._write()
+        rank._beat()
     assert ranks[0]._silent(50) == {} and ranks[0]._elsewhere() == {1: "data of step 7"}
     (tmp_path / ".ranks" / "1.json").unlink()
     assert ranks[2]._elsewhere() == {1: "an unknown place"}

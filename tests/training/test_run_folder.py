@@ -16,14 +16,15 @@ from tests.training.runs import assert_same_run, losses, make_data, progress, wr
 from tests.training.test_resume import run_and_stop
 from vit_rpe.data import FolderBusy, FolderLock
 from vit_rpe.training import CheckpointError, RecipeError, Stopped, main
-from vit_rpe.training.assembly.assemble import _resume, saved_recipe
 from vit_rpe.training.assembly.model import build_model
+from vit_rpe.training.assembly.resume import find_resume
 from vit_rpe.training.errors import Miscounted
 from vit_rpe.training.loop.optim import Schedule
-from vit_rpe.training.loop.trainer import Progress
 from vit_rpe.training.recipe.file import load_recipe
-from vit_rpe.training.record.checkpoint import Checkpoints, find_checkpoint, find_weights, read
+from vit_rpe.training.record.checkpoint import Checkpoints, read_checkpoint
+from vit_rpe.training.record.find import find_checkpoint, find_weights, saved_recipe
 from vit_rpe.training.record.integrity import STATE, checked, read_state
+from vit_rpe.training.record.progress import Progress
 
 REFUSED = "holds a run already: resume=auto goes on with it"
 
@@ -84,10 +85,10 @@ def test_a_run_is_found_without_its_links(place, copy, change):
     change(copy / "checkpoints")
     begin = load_recipe(place / "a.yaml", [f"output={copy.parent}"])
     with pytest.raises(RecipeError, match=REFUSED):
-        _resume(begin, copy)
+        find_resume(begin, copy)
     expected = "last" if change is _only_last else "step-00000013"
     resume = begin.model_copy(update={"resume": "auto"})
-    assert _resume(resume, copy) == copy / "checkpoints" / expected
+    assert find_resume(resume, copy) == copy / "checkpoints" / expected
     best = "last" if change is _only_last else read_state(find_checkpoint(copy)).ranking[0]
     assert find_checkpoint(copy, "best").name == best
 
@@ -114,9 +115,9 @@ def test_a_run_without_any_whole_checkpoint_is_not_started_anew(place, copy):
         path.unlink() if path.is_symlink() else shutil.rmtree(path)
     recipe = load_recipe(place / "a.yaml", [f"output={copy.parent}"])
     with pytest.raises(RecipeError, match=REFUSED):
-        _resume(recipe, copy)
+        find_resume(recipe, copy)
     with pytest.raises(CheckpointError, match="but no whole checkpoint of it"):
-        _resume(recipe.model_copy(update={"resume": "auto"}), copy)
+        find_resume(recipe.model_copy(update={"resume": "auto"}), copy)
 
 
 def test_a_damaged_newest_checkpoint_is_passed_over(place, copy):
@@ -179,7 +180,7 @@ def test_an_odd_state_is_one_line(place, copy, change, message):
     change(state)
     (folder / STATE).write_text(json.dumps(state))
     with pytest.raises(CheckpointError) as error:
-        found, _ = read(folder)
+        found, _ = read_checkpoint(folder)
         checked(Progress, found, folder / STATE)
     assert message in str(error.value) and "\n" not in str(error.value)
 
@@ -189,17 +190,17 @@ def test_a_state_that_was_changed_or_is_no_file(copy):
     text = file.read_text()
     file.write_text(text.replace('"step": 13', '"step": 12'))
     with pytest.raises(CheckpointError, match="it does not fit its own checksum"):
-        read(file.parent)
+        read_checkpoint(file.parent)
     file.unlink()
     os.mkfifo(file)
     with pytest.raises(CheckpointError, match="state.json is not a file"):
-        read(file.parent)
+        read_checkpoint(file.parent)
     file.unlink()
     old = json.loads(text)
     for key in ("checksum", "serial", "written"):
         del old[key]
     file.write_text(json.dumps(old))  # as older programs wrote it
-    assert read(file.parent)[0]["state"]["step"] == 13
+    assert read_checkpoint(file.parent)[0]["state"]["step"] == 13
 
 
 def test_an_older_run_goes_on_with_epochs_from_1(place, copy):
@@ -232,7 +233,7 @@ def test_a_second_run_in_a_folder_is_refused(place, copy):
 def test_a_checkpoint_of_another_run_does_not_replace_this_one(place, copy):
     overrides = [f"output={copy.parent}", f"resume={place / 'whole'}"]
     with pytest.raises(RecipeError, match=f"{copy} holds another run than"):
-        _resume(load_recipe(place / "a.yaml", overrides), copy)
+        find_resume(load_recipe(place / "a.yaml", overrides), copy)
 
 
 def test_a_finished_run_gets_longer_exactly(place, tmp_path):
@@ -315,7 +316,7 @@ def test_each_end_has_its_code_and_its_line(place, monkeypatch, capsys, error, c
     def train(_: Any) -> None:
         raise error
 
-    monkeypatch.setattr("vit_rpe.training.assembly.assemble.train", train)
+    monkeypatch.setattr("vit_rpe.training.cli.train", train)
     assert main(["--recipe", str(place / "a.yaml")]) == code
     shown = capsys.readouterr().err
     assert shown.startswith(message) and shown.count("\n") == 1

@@ -90,16 +90,18 @@ CONFIG = {"input_size": (3, 8, 8), "mean": (0.5,) * 3, "std": (0.5,) * 3, "crop_
 
 def evaluate_videos(folder: str) -> Any:
     from vit_rpe.data import VIDEO_ENDINGS, BadSamples, open_shards
-    from vit_rpe.training.assembly.data import evaluation_loader
-    from vit_rpe.training.distributed import join, main_first
+    from vit_rpe.training import evaluation_loader
+    from vit_rpe.training.distributed import main_first, make_accelerator
     from vit_rpe.training.evaluation import evaluate
     from vit_rpe.training.medium import Videos
 
-    accelerator = join("cpu", None)
-    place = {"rank": accelerator.process_index, "world": accelerator.num_processes}
+    accelerator = make_accelerator("cpu", None)
+    place = {"rank": accelerator.process_index, "world_size": accelerator.num_processes}
     shards = main_first(accelerator, lambda: open_shards(folder, "val", endings=VIDEO_ENDINGS))
-    medium, bad = Videos(4, stride=1, clips=2, crops=3), BadSamples(shards.num_samples, 0.5)
-    loader = evaluation_loader(shards, 12, CONFIG, 4, medium=medium, bad=bad, workers=1, **place)
+    modality, bad = Videos(4, stride=1, clips=2, crops=3), BadSamples(shards.num_samples, 0.5)
+    loader = evaluation_loader(
+        shards, 12, CONFIG, 4, modality=modality, bad=bad, workers=1, **place
+    )
     return evaluate(Told(), loader, accelerator, 12)
 
 
@@ -135,7 +137,7 @@ def test_every_video_is_counted_once_by_the_mean_of_its_views(tmp_path, world):
         np.testing.assert_allclose(result.confidence, expected.amax(1), rtol=1e-5)
         losses = -expected[labels, labels].log()
         np.testing.assert_allclose(result.losses, losses, rtol=1e-5)
-        assert 100 * (result.rank < 1).mean() == result.metrics["top1"]
+        assert 100 * (result.label_rank < 1).mean() == result.metrics["top1"]
 
 
 def test_a_video_with_a_bad_clip_is_the_mean_of_the_others(tmp_path):

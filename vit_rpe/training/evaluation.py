@@ -1,10 +1,10 @@
 """Exact evaluation: a row for every sample, each counted once, on any number of processes.
 
-Ranks write down what the model said about each sample, by the sample's number. The rows of all are
-brought together, must be the numbers 0, 1, ... of the shard index, each once, and every figure is
-computed from them in this order: so no figure depends on who evaluated what.
+Each rank writes down what the model said about its samples, by the sample's number. The rows of all
+ranks are brought together, must be the numbers 0, 1, ... of the shard index, each once, and every
+figure is computed from them in this order: so no figure depends on who evaluated what.
 
-Of a video the model may see several views, and several samples may be clips of one video: their
+The model may see several views of a video, and several samples may be clips of one video: their
 probabilities are averaged, first over the views of a sample, then over the samples of a video.
 """
 
@@ -14,7 +14,7 @@ import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from time import perf_counter
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -25,23 +25,34 @@ from torch import Tensor, nn
 
 from vit_rpe.data import PADDING, Batch, ClipTransform, Loader, videos_of
 
+from .distributed import gather_rows
 from .errors import Miscounted
 
 BINS = 15  # of the calibration error
+ROW = (  # what is known about one sample; `label_rank` is the position of the label, best first
+    ("sample", np.int64),
+    ("good", np.bool_),
+    ("label", np.int64),
+    ("predicted", np.int64),
+    ("confidence", np.float64),
+    ("label_rank", np.int64),
+    ("loss", np.float64),
+)
+Rows = NDArray[Any]  # structured: the fields of ROW, and `logits` where samples are averaged
 
 
 class Interrupted(Exception):
-    """Evaluation was asked to stop; it starts anew when the run goes on."""
+    """Evaluation was asked to stop; it starts over when the run is resumed."""
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What a model said about each good sample of a set, or video, in order; `bad` are left out."""
+    """What a model said about each good sample (or video) of a set, in order; bad ones left out."""
 
     labels: NDArray[np.int64]
     predicted: NDArray[np.int64]
     confidence: NDArray[np.float64]
-    rank: NDArray[np.int64]  # of the true class: 0 is right, below 5 is in the top five
+    label_rank: NDArray[np.int64]  # 0: the label came first; below 5: it is in the top five
     losses: NDArray[np.float64]
     num_classes: int
     bad: int
@@ -53,29 +64,29 @@ class Evaluation:
 
     @property
     def metrics(self) -> dict[str, float]:
-        """The figures of timm: loss, and top-1 and top-5 in per cent."""
+        """timm's figures: the loss, and top-1 and top-5 in percent."""
         return {
             "loss": _mean(self.losses),
-            "top1": 100 * _mean(self.rank < 1),
-            "top5": 100 * _mean(self.rank < 5),
+            "top1": 100 * _mean(self.label_rank < 1),
+            "top5": 100 * _mean(self.label_rank < 5),
         }
 
     def confusion(self) -> NDArray[np.int64]:
-        """Samples by (true class, predicted class)."""
-        places = self.labels * self.num_classes + self.predicted
-        counts = np.bincount(places, minlength=self.num_classes**2)
+        """Count samples by (true class, predicted class)."""
+        cells = self.labels * self.num_classes + self.predicted
+        counts = np.bincount(cells, minlength=self.num_classes**2)
         return counts.reshape(self.num_classes, self.num_classes)
 
     def per_class(self) -> NDArray[np.float64]:
-        """Accuracy of each class in per cent; NaN for one without samples."""
+        """Return the accuracy of each class in percent; NaN for one without samples."""
         table = self.confusion()
         with np.errstate(invalid="ignore"):
             return 100 * table.diagonal() / table.sum(1)
 
     def calibration_error(self) -> float:
-        """Mean distance of confidence and accuracy over equal bins of confidence."""
-        place = np.minimum((self.confidence * BINS).astype(int), BINS - 1)
-        gap = np.bincount(place, self.confidence - (self.rank < 1), minlength=BINS)
+        """Return the mean distance of confidence and accuracy over equal bins of confidence."""
+        bins = np.minimum((self.confidence * BINS).astype(int), BINS - 1)
+        gap = np.bincount(bins, self.confidence - (self.label_rank < 1), minlength=BINS)
         return float(np.abs(gap).sum() / max(self.count, 1))
 
 
@@ -93,29 +104,29 @@ def evaluate(
     `stop` is asked before every batch, and must say the same on all ranks.
     """
     start = perf_counter()
-    videos = videos_of(loader.shards) if isinstance(loader.transform, ClipTransform) else None
-    rows = observe(
+    groups = videos_of(loader.shards) if isinstance(loader.transform, ClipTransform) else None
+    rows = predict(
         model,
         loader.epoch(0),
         accelerator,
         stop=stop,
         channels_last=channels_last,
-        whole=videos is not None,
+        with_logits=groups is not None,
     )
-    return _evaluation(rows, loader, num_classes, perf_counter() - start, videos)
+    return _evaluation(rows, loader, num_classes, perf_counter() - start, groups)
 
 
-def observe(
+def predict(
     model: nn.Module,
     batches: Iterable[Batch],
     accelerator: Accelerator,
     *,
     stop: Callable[[], bool] = lambda: False,
     channels_last: bool = False,
-    whole: bool = False,
-) -> NDArray[np.float64]:
-    """A row for each place of these batches, of all ranks; `whole` ones end with all logits."""
-    rows: list[Tensor] = []
+    with_logits: bool = False,
+) -> Rows:
+    """Return one row per sample of these batches, gathered from all ranks, padding included."""
+    rows: list[Rows] = []
     was_training = model.training
     model.eval()
     try:
@@ -126,14 +137,14 @@ def observe(
                 images = batch.images
                 if channels_last:
                     images = images.contiguous(memory_format=torch.channels_last)
-                rows.append(_rows(_seen(model, images), batch, whole).cpu())
+                rows.append(_rows(_logits(model, images), batch, with_logits))
     finally:
         model.train(was_training)
-    return _gathered(torch.cat(rows), accelerator)
+    return gather_rows(accelerator, np.concatenate(rows))
 
 
-def _seen(model: nn.Module, images: Tensor) -> Tensor:
-    """Logits (B, K); of several views the logarithm of their mean probability."""
+def _logits(model: nn.Module, images: Tensor) -> Tensor:
+    """Return logits (B, K); for several views the logarithm of their mean probability."""
     if images.ndim < 6:
         return model(images).float()
     logits = model(images.flatten(0, 1)).float().unflatten(0, images.shape[:2])
@@ -141,19 +152,20 @@ def _seen(model: nn.Module, images: Tensor) -> Tensor:
 
 
 def _mean_probability(logits: Tensor, dim: int) -> Tensor:
-    """The logarithm of the mean of probabilities, which are given by logits."""
+    """Return the logarithm of the mean of the probabilities that logits stand for."""
     return logits.log_softmax(-1).logsumexp(dim) - math.log(logits.shape[dim])
 
 
-def _rows(logits: Tensor, batch: Batch, whole: bool = False) -> Tensor:
-    """(B, 7): sample, whether it is good, label, prediction, confidence, rank, loss."""
-    where = [x.to(logits.device).double() for x in (batch.sample, batch.valid, batch.labels)]
-    columns = [torch.stack(where, 1), _judged(logits, batch.labels)]
-    return torch.cat([*columns, logits.double()] if whole else columns, 1)
+class Judgment(NamedTuple):
+    """What a model says about samples, compared with their labels; each (B,)."""
+
+    predicted: Tensor
+    confidence: Tensor
+    label_rank: Tensor
+    loss: Tensor
 
 
-def _judged(logits: Tensor, labels: Tensor) -> Tensor:
-    """(B, 4): prediction, its confidence, the rank of the label, loss."""
+def _judge(logits: Tensor, labels: Tensor) -> Judgment:
     logits = logits.nan_to_num(nan=-torch.inf)  # a model that says NaN is wrong, not absent
     labels = labels.clamp(min=0)
     own = logits.gather(1, labels[:, None])
@@ -161,65 +173,71 @@ def _judged(logits: Tensor, labels: Tensor) -> Tensor:
     # of equal logits the first counts, as in argmax: a model that says nothing knows nothing
     ties = (logits == own) & (torch.arange(logits.shape[1], device=logits.device) < labels[:, None])
     top = logits.argmax(1)
-    columns = (
+    return Judgment(
         top,
         F.softmax(logits, 1).gather(1, top[:, None])[:, 0].nan_to_num(),
         above + ties.sum(1),
         F.cross_entropy(logits, labels, reduction="none"),
     )
-    return torch.stack([column.double() for column in columns], 1)
 
 
-def _gathered(rows: Tensor, accelerator: Accelerator) -> NDArray[np.float64]:
-    if accelerator.num_processes > 1:
-        rows = accelerator.gather(rows.to(accelerator.device)).cpu()  # pyright: ignore
-    return rows.numpy()
+def _rows(logits: Tensor, batch: Batch, with_logits: bool = False) -> Rows:
+    """Return the rows of one batch, with all logits if samples are to be averaged."""
+    more = [("logits", np.float64, (logits.shape[1],))] if with_logits else []
+    rows = np.zeros(len(logits), [*ROW, *more])
+    fields = _judge(logits, batch.labels)._asdict()
+    fields.update(sample=batch.sample, good=batch.valid, label=batch.labels)
+    if with_logits:
+        fields["logits"] = logits
+    for name, values in fields.items():
+        rows[name] = values.cpu().numpy()
+    return rows
 
 
 def _evaluation(
-    rows: NDArray[np.float64],
+    rows: Rows,
     loader: Loader,
     num_classes: int,
     seconds: float,
-    videos: NDArray[np.int64] | None = None,
+    groups: NDArray[np.int64] | None,
 ) -> Evaluation:
-    rows = rows[rows[:, 0] != PADDING]
-    rows = rows[np.argsort(rows[:, 0], kind="stable")]
-    check_counted(rows[:, 0].astype(np.int64), loader.shards.num_samples)
-    good = rows[rows[:, 1] == 1]
+    rows = rows[rows["sample"] != PADDING]
+    rows = rows[np.argsort(rows["sample"], kind="stable")]
+    check_counted(rows["sample"], loader.shards.num_samples)
+    good = rows[rows["good"]]
     bad = len(rows) - len(good)
     if loader.bad is not None:
         loader.bad.check(bad)  # those of all ranks
-    if videos is not None:
-        good = _by_video(good, videos)
+    if groups is not None:
+        good = _averaged(good, groups)
     return Evaluation(
-        labels=good[:, 2].astype(np.int64),
-        predicted=good[:, 3].astype(np.int64),
-        confidence=good[:, 4],
-        rank=good[:, 5].astype(np.int64),
-        losses=good[:, 6],
+        labels=good["label"],
+        predicted=good["predicted"],
+        confidence=good["confidence"],
+        label_rank=good["label_rank"],
+        losses=good["loss"],
         num_classes=num_classes,
         bad=bad,
         seconds=seconds,
     )
 
 
-def _by_video(rows: NDArray[np.float64], videos: NDArray[np.int64]) -> NDArray[np.float64]:
-    """A row for each video that has a good clip, by the mean of what was said about its clips."""
-    order = np.argsort(videos[rows[:, 0].astype(np.int64)], kind="stable")
-    rows = rows[order]
-    ids = videos[rows[:, 0].astype(np.int64)]
-    parts = np.split(rows, np.flatnonzero(np.diff(ids)) + 1) if len(rows) else []
-    said = [_mean_probability(torch.from_numpy(part[:, 7:]), 0) for part in parts]
-    if not said:
-        return rows[:, :7]
-    first = np.stack([part[0, :3] for part in parts])
-    judged = _judged(torch.stack(said), torch.from_numpy(first[:, 2]).long())
-    return np.concatenate([first, judged.numpy()], 1)
+def _averaged(rows: Rows, groups: NDArray[np.int64]) -> Rows:
+    """Return one row per group that has a good sample, by the mean of their probabilities."""
+    if not len(rows):
+        return rows
+    rows = rows[np.argsort(groups[rows["sample"]], kind="stable")]
+    starts = np.r_[0, np.flatnonzero(np.diff(groups[rows["sample"]])) + 1]
+    logits = torch.from_numpy(rows["logits"].copy()).tensor_split(starts[1:].tolist())
+    means = torch.stack([_mean_probability(part, 0) for part in logits])
+    first = rows[starts]
+    for name, values in _judge(means, torch.from_numpy(first["label"].copy()))._asdict().items():
+        first[name] = values.numpy()
+    return first
 
 
 def check_counted(samples: NDArray[np.int64], num_samples: int) -> None:
-    """Every sample of the index once: what is missing, or there twice, would bend every figure."""
+    """Refuse samples that are not those of the index, each once: every figure would be wrong."""
     counts = np.bincount(samples, minlength=num_samples)
     if len(counts) == num_samples and (counts == 1).all():
         return

@@ -32,6 +32,15 @@ LOOK_AT = 8  # samples that tell what kind of set it is
 
 class Medium(Protocol):
     @property
+    def sample(self) -> str: ...
+    @property
+    def unit(self) -> str: ...
+    @property
+    def evaluated(self) -> str: ...
+    @property
+    def command(self) -> str: ...
+    def single_view(self) -> Medium: ...
+    @property
     def endings(self) -> Sequence[str]: ...
     @property
     def decode(self) -> Callable[[bytes], Any]: ...
@@ -42,6 +51,10 @@ class Medium(Protocol):
 class Images:
     endings = IMAGE_ENDINGS
     decode = ImageDecoder()
+    sample, unit, evaluated, command = "image", "img", "img", "folder"
+
+    def single_view(self) -> Images:
+        return self
 
     def transform(self, side: int, training: bool, options: dict[str, Any]) -> ImageTransform:
         return ImageTransform(side, training, options)
@@ -58,6 +71,10 @@ class Videos:
     backend: str = "pyav"
 
     endings = VIDEO_ENDINGS
+    sample, unit, evaluated, command = "clip", "clips", "videos", "video"
+
+    def single_view(self) -> Videos:
+        return Videos(self.frames, self.stride, backend=self.backend)
 
     @property
     def decode(self) -> VideoDecoder:

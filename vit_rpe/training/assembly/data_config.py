@@ -1,4 +1,4 @@
-"""How a model wants to see its images, checked: it may come from anybody's config.json."""
+"""timm's data config of a model, checked: it may come from anybody's config.json."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ..errors import RecipeError
 from ..recipe.values import CropFraction, PositiveTriple, Side, Triple
 
 
-class Look(BaseModel):
+class DataConfig(BaseModel):
     """The part of timm's data config that evaluation uses."""
 
     input_size: tuple[int, Side, Side]
@@ -20,12 +20,12 @@ class Look(BaseModel):
     crop_pct: CropFraction | None = None
 
 
-def check_look(config: dict[str, Any]) -> None:
+def check_data_config(config: dict[str, Any]) -> None:
     """Refuse what would enlarge images without bound, or cannot be computed."""
-    values = {name: config.get(name) for name in Look.model_fields}
+    values = {name: config.get(name) for name in DataConfig.model_fields}
     listed = {"mean": list, "std": list}
     try:
-        Look(**{name: _as(listed.get(name), value) for name, value in values.items()})
+        DataConfig(**{name: _as(listed.get(name), value) for name, value in values.items()})
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))

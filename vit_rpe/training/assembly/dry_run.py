@@ -10,83 +10,86 @@ from typing import Any
 
 import numpy as np
 import torch
-from accelerate import Accelerator
 from torch import Tensor, nn
 
 from vit_rpe.data import VideoRecipe, make_shards
 from vit_rpe.data.making.sources import Arrays, Clips
 
-from ..distributed import main_first, of_main, start
+from ..distributed import accelerator_for, broadcast, main_first
 from ..errors import RecipeError
-from ..evaluation import observe
+from ..evaluation import predict
 from ..loop.trainer import Trainer
-from ..recipe import file as recipe_file
+from ..recipe.file import as_yaml
 from ..recipe.schema import Recipe
 from ..record.meter import BACKWARD
-from .assemble import prepare
-from .data import open_inputs, share
-from .model import attention_path
+from ..run import Run, make_run
+from .assemble import assemble
+from .plan import attention_path
+from .shards import open_inputs
 
 SAMPLES = 2  # of a piece of a batch: enough to mix
 
 
 def dry_run(recipe: Recipe) -> None:
     """Resolve, build, count; then one small batch through a step, an evaluation, a checkpoint."""
-    accelerator = start(recipe)
-    world, pieces = accelerator.num_processes, recipe.grad_accum_steps
-    piece = share(recipe, world) // pieces
+    accelerator = accelerator_for(recipe)
     say = print if accelerator.is_main_process else _nothing
-    say(recipe_file.as_yaml(recipe))
+    say(as_yaml(recipe))
     with tempfile.TemporaryDirectory(prefix="vit_rpe-dry-run-") as folder:
-        run = Path(of_main(accelerator, folder))
-        small = _with_data(recipe, accelerator, run, say)
-        changes = {"batch_size": SAMPLES * world * pieces, "validation_batch_size": SAMPLES}
-        small = small.model_copy(update={**changes, "workers": 0, "log_wandb": False})
-        trainer = prepare(small, accelerator, run)
+        run = make_run(recipe, accelerator, Path(broadcast(accelerator, folder)))
+        pieces = recipe.grad_accum_steps
+        piece = run.per_rank // pieces
+        trainer = assemble(_small(_with_data(run, say)))
         net, flops = trainer.learner.net, trainer.meter.flops
-        path = attention_path(net)
-        say(f"processes   {world} on {accelerator.device.type}, {_precision(accelerator)}")
-        say(f"batch       {recipe.batch_size} = {world} processes x {pieces} pieces x {piece}")
+        say(f"processes   {run.world_size} on {run.device.type}, {run.precision}")
+        parts = f"{run.world_size} processes x {pieces} pieces x {piece}"
+        say(f"batch       {recipe.batch_size} = {parts}")
         say(f"model       {recipe.model}, {_count(net):,} parameters")
-        say(f"attention   {path or 'the model decides'}")
-        sample = "an image" if recipe.num_frames is None else "a clip"
+        say(f"attention   {attention_path(net) or 'the model decides'}")
+        sample = _with_article(run.modality.sample)
         say(f"FLOPs       {_giga(flops)} G for {sample}, {_giga(flops, BACKWARD)} G in training")
         say(_memory(trainer, _step(trainer), piece))
         say("a step, an evaluation and a checkpoint: passed")
 
 
-def _with_data(recipe: Recipe, accelerator: Accelerator, run: Path, say: Any) -> Recipe:
-    """The recipe with the data that it names, or with random images where there are none."""
+def _small(run: Run) -> Run:
+    """Return a run with the smallest batches that have all the parts of the real ones."""
+    batch = SAMPLES * run.world_size * run.recipe.grad_accum_steps
+    changes = {"batch_size": batch, "validation_batch_size": SAMPLES}
+    changes.update(workers=0, log_wandb=False)
+    return run.with_recipe(run.recipe.model_copy(update=changes))
+
+
+def _with_data(run: Run, say: Any) -> Run:
+    """Return the run with the data that it names, or with random samples if there are none."""
+    recipe = run.recipe
     try:
-        inputs = open_inputs(recipe, accelerator)
+        inputs = open_inputs(run)
     except RecipeError as error:
-        kind = "images" if recipe.num_frames is None else "clips"
-        say(f"data        {error}: random {kind} stand in")
-        return main_first(
-            accelerator, lambda: _with_random_images(recipe, run, accelerator.num_processes)
-        )
+        say(f"data        {error}: random {run.modality.sample}s stand in")
+        return main_first(run.accelerator, lambda: _with_random_samples(run))
     samples = inputs.train.num_samples * recipe.aug_repeats
     steps = samples // recipe.batch_size
     named, classes = len(inputs.train.classes), f"{inputs.num_classes} classes"
     if named and named < inputs.num_classes:
         classes += f" (num_classes), of which the shards name {named}"
     say(f"data        {samples} samples, {steps} steps in an epoch, {classes}")
-    return recipe
+    return run
 
 
 def _step(trainer: Trainer) -> int:
-    """A step, an evaluation and a checkpoint; gives the bytes that a piece keeps."""
+    """Make a step, an evaluation and a checkpoint; return the bytes that a piece keeps."""
     batch = next(iter(trainer.loader.batches(0, 1)))
     saved = saved_bytes(lambda: trainer.train_step(batch), trainer.learner.parameters)
     if trainer.val_loader is not None:
         first = islice(trainer.val_loader.epoch(0), 1)
-        observe(trainer.learner.net, first, trainer.accelerator)
+        predict(trainer.learner.net, first, trainer.accelerator)
     trainer.save("dry-run")
     return saved // trainer.recipe.grad_accum_steps
 
 
 def _memory(trainer: Trainer, saved: int, piece: int) -> str:
-    """Parameters, gradients, state of the optimiser and average; activations by proportion."""
+    """Say what weights, gradients, optimizer and average need, and activations in proportion."""
     learner = trainer.learner
     weights = _bytes(learner.net.parameters())
     state = [v for s in learner.optimizer.state.values() for v in s.values()]
@@ -95,7 +98,7 @@ def _memory(trainer: Trainer, saved: int, piece: int) -> str:
     activations = saved * piece // SAMPLES
     parts = {
         "weights and gradients": 2 * weights,
-        "optimiser": state,
+        "optimizer": state,
         "average": average,
         "activations": activations,
     }
@@ -103,23 +106,25 @@ def _memory(trainer: Trainer, saved: int, piece: int) -> str:
     return f"memory      about {sum(parts.values()) / 1e6:,.0f} MB for each process: {shown}"
 
 
-def _with_random_images(recipe: Recipe, run: Path, world: int) -> Recipe:
-    count, classes = SAMPLES * world * recipe.grad_accum_steps, recipe.num_classes or 1000
+def _with_random_samples(run: Run) -> Run:
+    recipe, folder = run.recipe, run.folder / "shards"
+    count = SAMPLES * run.world_size * recipe.grad_accum_steps
+    classes = recipe.num_classes or 1000
     draw = np.random.default_rng(0)
     frames = () if recipe.num_frames is None else (recipe.num_frames * (recipe.frame_stride or 1),)
     pixels = draw.integers(0, 256, (count, *frames, 64, 64), dtype=np.uint8)
     labels = draw.integers(0, classes, count)
-    folder, val = run / "shards", recipe.val_split and "train"
     if recipe.num_frames is None:
         make_shards(Arrays(pixels, labels, []), folder, "train")
     else:
         make_shards(Clips(pixels, labels, []), folder, "train", VideoRecipe())
-    changes = {"data_dir": str(folder), "train_split": "train", "val_split": val}
-    return recipe.model_copy(update={**changes, "num_classes": classes})
+    changes = {"data_dir": str(folder), "train_split": "train", "num_classes": classes}
+    changes["val_split"] = recipe.val_split and "train"
+    return run.with_recipe(recipe.model_copy(update=changes))
 
 
 def saved_bytes(call: Callable[[], object], parameters: Sequence[Tensor]) -> int:
-    """Bytes that forward passes keep for the backward pass, beside the parameters."""
+    """Return the bytes that forward passes keep for the backward pass, besides the parameters."""
     seen: dict[int, int] = {}
     known = {parameter.untyped_storage().data_ptr() for parameter in parameters}
 
@@ -146,9 +151,8 @@ def _giga(flops: int | None, times: int = 1) -> str:
     return "?" if flops is None else f"{flops * times / 1e9:.3g}"
 
 
-def _precision(accelerator: Accelerator) -> str:
-    kind = accelerator.mixed_precision
-    return "float32" if kind == "no" else f"mixed precision {kind}"
+def _with_article(noun: str) -> str:
+    return f"{'an' if noun[0] in 'aeiou' else 'a'} {noun}"
 
 
 def _nothing(*_: object) -> None:

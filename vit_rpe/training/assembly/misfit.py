@@ -1,18 +1,14 @@
-"""Why weights do not fit a model, in words."""
+"""The reason why weights do not fit a model, in words."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
 from itertools import islice
-from pathlib import Path
 
-from safetensors import SafetensorError, safe_open
 from torch import nn
 
-from ..errors import CheckpointError
-
-Shape = Sequence[int]
+from ..record.saved_model import Shape
 
 _TOKENS = {"cls_token": "a class token", "reg_token": "register tokens"}
 _OURS = re.compile(r"\.attn\.(rpe|border|features)\.")  # what timm's attention does not have
@@ -20,22 +16,13 @@ _RESIZED = re.compile(r"pos_embed$|\.rpe\.|patch_embed\.proj\.weight$")  # to th
 _SHOWN = 3
 
 
-def shapes_in(file: Path) -> dict[str, Shape]:
-    """The arrays of a safetensors file, by name, without reading them."""
-    try:
-        with safe_open(file, framework="pt") as weights:
-            return {name: weights.get_slice(name).get_shape() for name in weights.keys()}
-    except (SafetensorError, OSError) as error:
-        raise CheckpointError(f"{file} is not a safetensors file: {error}") from None
-
-
 def is_of(name: str, modules: Sequence[str]) -> bool:
-    """Whether an array belongs to one of these modules."""
+    """Return whether an array belongs to one of these modules."""
     return any(name.startswith(f"{module}.") for module in modules)
 
 
 def misfit(shapes: Mapping[str, Shape], model: nn.Module, heads: Sequence[str]) -> str | None:
-    """The first thing that keeps arrays of these shapes from a model; classifiers do not count."""
+    """Say what keeps arrays of these shapes out of a model; classifiers do not count."""
     own = {name: x.shape for name, x in model.state_dict().items() if not is_of(name, heads)}
     given = {name: shape for name, shape in shapes.items() if not is_of(name, heads)}
     missing = [name for name in own if name not in given]

@@ -1,4 +1,4 @@
-"""From a recipe to a timm model that knows how its images must look."""
+"""From a recipe to a timm model that knows how its images must be prepared."""
 
 from __future__ import annotations
 
@@ -14,15 +14,16 @@ from torch import nn
 
 from ..errors import CheckpointError, RecipeError
 from ..recipe.schema import Recipe
-from ..record.checkpoint import find_weights
-from .misfit import is_of, misfit, shapes_in
+from ..record.find import find_weights
+from ..record.saved_model import shapes_in
+from .misfit import is_of, misfit
 
 _BRIEF = reprlib.Repr()
 _BRIEF.maxdict = 20
 
 
 def build_model(recipe: Recipe, num_classes: int, classes: Sequence[str] = ()) -> nn.Module:
-    """The model of a recipe; its `pretrained_cfg` says what evaluation needs to know.
+    """Build the model of a recipe; its `pretrained_cfg` says what evaluation needs to know.
 
     `classes` are the names of the classes, as far as they have names.
     """
@@ -39,7 +40,7 @@ def build_model(recipe: Recipe, num_classes: int, classes: Sequence[str] = ()) -
         if not hasattr(model, "set_grad_checkpointing"):
             raise RecipeError(f"grad_checkpointing: {recipe.model} cannot do it")
         model.set_grad_checkpointing(True)  # pyright: ignore
-    config = {**resolve_model_data_config(model), **_look(recipe)}  # pyright: ignore
+    config = {**resolve_model_data_config(model), **_data_config(recipe)}  # pyright: ignore
     side = recipe.img_size or config["input_size"][-1]
     config.update(input_size=(3, side, side), num_classes=num_classes)
     config["label_names"] = list(classes) or None  # else those of published weights
@@ -48,6 +49,7 @@ def build_model(recipe: Recipe, num_classes: int, classes: Sequence[str] = ()) -
 
 
 def build_teacher(recipe: Recipe, num_classes: int) -> nn.Module:
+    """Build the model that teaches, which does not learn itself."""
     assert recipe.kd_model_name is not None
     name, kwargs = recipe.kd_model_name, dict(recipe.kd_model_kwargs)
     if recipe.img_size is not None and _has_fixed_size(name):
@@ -60,7 +62,7 @@ def build_teacher(recipe: Recipe, num_classes: int) -> nn.Module:
 
 
 def model_arguments(recipe: Recipe) -> dict[str, Any]:
-    """What makes this model again, beside its name and the number of classes."""
+    """Return what makes this model again, besides its name and the number of classes."""
     kwargs = dict(recipe.model_kwargs)
     for key, field in (("drop_rate", "drop"), ("drop_path_rate", "drop_path")):
         if getattr(recipe, field):
@@ -72,15 +74,8 @@ def model_arguments(recipe: Recipe) -> dict[str, Any]:
     return kwargs
 
 
-def with_path(recipe: Recipe, path: str | None) -> Recipe:
-    """The recipe with the attention path that was chosen, so that others choose the same."""
-    if path is None:
-        return recipe
-    return recipe.model_copy(update={"model_kwargs": {**recipe.model_kwargs, "path": path}})
-
-
 def unseen_pixels(model: nn.Module, side: int) -> str | None:
-    """Say which pixels no patch holds, if any."""
+    """Say which pixels are in no patch, if any are."""
     embed = getattr(model, "patch_embed", None)
     patch = None if getattr(embed, "dynamic_img_pad", False) else getattr(embed, "patch_size", None)
     size = patch[-1] if isinstance(patch, tuple) else patch
@@ -90,12 +85,6 @@ def unseen_pixels(model: nn.Module, side: int) -> str | None:
         f"img_size {side} is no multiple of the patch size {size}: the model does not see the last "
         f"{side % size} rows and columns of pixels"
     )
-
-
-def attention_path(model: nn.Module) -> str | None:
-    """The path that a model has settled for, if it is one that has paths."""
-    path = getattr(model, "path", None)
-    return path if isinstance(path, str) else None
 
 
 def _create(
@@ -123,7 +112,7 @@ def _create(
 def _create_from(
     name: str, options: dict[str, Any], num_classes: int, checkpoint: str
 ) -> nn.Module:
-    """The model with these weights; a classifier of another size starts anew."""
+    """Build the model with these weights; a classifier of another size is initialized."""
     file = find_weights(checkpoint)
     shapes = shapes_in(file)
     heads = _classifiers(name)
@@ -150,7 +139,7 @@ def _classifiers(name: str) -> tuple[str, ...]:
 
 
 def _has_fixed_size(name: str) -> bool:
-    """Whether timm's constructor wants to know the size of the images."""
+    """Return whether timm's constructor wants to know the size of the images."""
     source, identity = parse_model_name(name)
     if source == "local-dir":
         try:
@@ -160,7 +149,8 @@ def _has_fixed_size(name: str) -> bool:
     return bool(getattr(get_pretrained_cfg(name), "fixed_input_size", False))
 
 
-def _look(recipe: Recipe) -> dict[str, Any]:
+def _data_config(recipe: Recipe) -> dict[str, Any]:
+    """Return the entries of timm's data config that a recipe sets."""
     names = ("interpolation", "crop_pct", "mean", "std")
     return {name: getattr(recipe, name) for name in names if getattr(recipe, name) is not None}
 

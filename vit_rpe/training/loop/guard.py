@@ -1,52 +1,50 @@
-"""Against divergence: what is written down when loss or gradients stop being finite."""
+"""The guard against divergence, and its report on a loss or gradients that are not finite."""
 
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import torch
-from accelerate import Accelerator
 from torch import Tensor, nn
 
 from vit_rpe.data import Batch
 
-from ..distributed import barrier, is_sharded
+from ..distributed import barrier, gather_objects, is_sharded
 from ..errors import Diverged
+from ..record.log import json_number
+from ..run import Run
 
 REPORT = "divergence.json"
-ROWS = 256  # of a mask looked at together
+ROWS = 256  # rows of a mask that are looked at together
 
 
 class Guard:
-    """Lets a few steps of an epoch pass that are not finite, then stops with a report."""
+    """Tolerates a few steps of an epoch that are not finite, then stops with a report."""
 
-    def __init__(self, budget: int, accelerator: Accelerator, run: Path):
-        self.budget, self.accelerator, self.path = budget, accelerator, run / REPORT
+    def __init__(self, run: Run):
+        self.run, self.budget, self.path = run, run.recipe.max_skipped_steps, run.folder / REPORT
 
     def check(self, skipped: int, net: nn.Module, batch: Batch, loss: float) -> None:
-        """Called on all ranks after a step was skipped; `loss` is that of this rank."""
+        """Stop if too many steps were skipped; call it on all ranks, each with its own loss."""
         if skipped <= self.budget:
             return
-        layers = [] if is_sharded(self.accelerator) else layer_figures(net, batch.images)
+        accelerator = self.run.accelerator
+        layers = [] if is_sharded(accelerator) else layer_figures(net, batch.images)
         mine = {
-            "rank": self.accelerator.process_index,
+            "rank": self.run.rank,
             "step": batch.step,
             "epoch": batch.epoch + 1,
-            "loss": number(loss),
+            "loss": json_number(loss),
             "keys": batch.keys,
             "layers": layers,
         }
-        everyone: list[Any] = [mine] * self.accelerator.num_processes
-        if len(everyone) > 1:
-            torch.distributed.all_gather_object(everyone, mine)
-        if self.accelerator.is_main_process:
+        everyone = gather_objects(accelerator, mine)
+        if self.run.is_main:
             self.path.write_text(json.dumps(everyone, indent=1) + "\n")
-        barrier(self.accelerator)
+        barrier(accelerator)
         raise Diverged(
             f"loss or gradient of {skipped} steps of epoch {batch.epoch + 1} was not finite, "
             f"max_skipped_steps is {self.budget}; samples and layers are in {self.path}"
@@ -55,10 +53,10 @@ class Guard:
 
 @torch.no_grad()
 def layer_figures(model: nn.Module, images: Tensor) -> list[dict[str, Any]]:
-    """What each attention layer does with these images, and where it stops being finite.
+    """Measure each attention layer on these images, and find where it stops being finite.
 
-    Of layers like ours (with `mask`, `features` and `attend`) the smallest denominator, the range
-    of the mask and the largest query and key; of others the largest output.
+    Layers like ours (with `mask`, `features` and `attend`) give the smallest denominator, the range
+    of the mask, and the largest query, key and value.
     """
     figures: list[dict[str, Any]] = []
     with _watched(model, figures):
@@ -106,21 +104,18 @@ def _watch_attention(name: str, layer: Any, figures: list[dict[str, Any]]) -> No
 
 
 def attention_figures(layer: Any, q: Tensor, k: Tensor, v: Tensor, mask: Any) -> dict[str, Any]:
-    """Of one layer: q, k, v are (batch, heads, tokens, channels)."""
+    """Measure one layer; q, k, v are (batch, heads, tokens, channels)."""
     slabs = [mask.rows(i, min(i + ROWS, mask.length)) for i in range(0, mask.length, ROWS)]
     result = {
-        "mask_min": number(min(float(slab.min()) for slab in slabs)),
-        "mask_max": number(max(float(slab.max()) for slab in slabs)),
-        **{f"{n}_max": number(float(x.abs().max())) for n, x in (("q", q), ("k", k), ("v", v))},
+        "mask_min": json_number(min(float(slab.min()) for slab in slabs)),
+        "mask_max": json_number(max(float(slab.max()) for slab in slabs)),
+        **{
+            f"{n}_max": json_number(float(x.abs().max())) for n, x in (("q", q), ("k", k), ("v", v))
+        },
     }
     if callable(getattr(layer, "features", None)):  # linear attention divides by this
         phi_q, phi_k = layer.features(q, k)
         denominators = (phi_q * mask.matmul(phi_k)).sum(-1)
-        result["smallest_denominator"] = number(float(denominators.abs().min()))
+        result["smallest_denominator"] = json_number(float(denominators.abs().min()))
         result["denominators_not_finite"] = int((~denominators.isfinite()).sum())
     return result
-
-
-def number(value: float) -> float | str:
-    """JSON has no NaN and no infinity."""
-    return value if math.isfinite(value) else str(value)

@@ -1,4 +1,4 @@
-"""What learns: weights, their average, optimiser, schedule and precision, on any kind of ranks."""
+"""The learner: weights, their average, optimizer, schedule and precision, on one rank or many."""
 
 from __future__ import annotations
 
@@ -9,40 +9,39 @@ from textwrap import shorten
 from typing import Any
 
 import torch
-from accelerate import Accelerator
 from timm.utils.model_ema import ModelEmaV3
 from torch import Tensor, nn
-from torch.distributed.checkpoint.state_dict import (
-    StateDictOptions,
-    get_state_dict,
-    set_optimizer_state_dict,
-)
 
 from vit_rpe.data.seeding import seed_model
 
-from ..distributed import is_sharded
+from ..distributed import (
+    broadcast_buffers,
+    gather_state,
+    is_sharded,
+    scatter_optimizer_state,
+)
 from ..errors import CheckpointError, RecipeError
-from ..recipe.schema import Recipe
 from ..record.checkpoint import Snapshot
+from ..run import Run
 from .optim import Schedule, clip_gradients, make_optimizer, seed_optimizer
 from .task import Task
 
 
 class Learner:
-    """A model and all that changes when it makes a step. `snapshot` is what it goes on from.
+    """A model and all that changes when it makes a step; `snapshot` is a state to resume from.
 
     `net` is the plain model, `model` what accelerate makes of it: the same, DDP or FSDP.
     """
 
     def __init__(
         self,
-        recipe: Recipe,
-        accelerator: Accelerator,
+        run: Run,
         net: nn.Module,
         steps_per_epoch: int,
         snapshot: Snapshot | None = None,
     ):
-        self.recipe, self.accelerator = recipe, accelerator
+        recipe, accelerator = run.recipe, run.accelerator
+        self.run, self.recipe, self.accelerator = run, recipe, accelerator
         self.sharded = is_sharded(accelerator)
         layout = torch.channels_last if recipe.channels_last else torch.preserve_format
         self.net: nn.Module = net.to(accelerator.device, memory_format=layout)  # pyright: ignore
@@ -60,13 +59,13 @@ class Learner:
 
     @property
     def lr(self) -> float:
-        """The largest: with layer decay that of the last layer."""
+        """The largest learning rate: with layer decay that of the last layer."""
         return max(group["lr"] for group in self.optimizer.param_groups)
 
     # --- one step
 
     def backward(self, task: Task, images: Tensor, targets: Tensor, step: int) -> Tensor:
-        """Gradients of this process's part of a batch, piece by piece; gives its mean loss."""
+        """Compute the gradients of this rank's batch, piece by piece; return its mean loss."""
         recipe, accelerator = self.recipe, self.accelerator
         self.model.train()
         if recipe.channels_last:
@@ -76,7 +75,7 @@ class Learner:
         parts = zip(images.chunk(pieces), targets.chunk(pieces), strict=True)
         for piece, (x, y) in enumerate(parts, 1):
             # dropout and stochastic depth draw from here: resuming needs no state of generators
-            seed_model(recipe.seed, step, piece, accelerator.process_index)
+            seed_model(recipe.seed, step, piece, self.run.rank)
             with nullcontext() if piece == pieces else accelerator.no_sync(self.model):
                 with accelerator.autocast():
                     part = task.loss(self.model, x, y) / size
@@ -85,7 +84,7 @@ class Learner:
         return loss
 
     def clip(self) -> Tensor:
-        """Clip the gradient as the recipe says; gives its norm before."""
+        """Clip the gradient as the recipe says; return its norm before."""
         limit, mode = self.recipe.clip_grad, self.recipe.clip_mode
         if self.sharded or (mode == "norm" and limit is not None):
             norm = self.accelerator.clip_grad_norm_(self.parameters, limit or math.inf)
@@ -107,34 +106,27 @@ class Learner:
             self.ema.update(self.net, step=step + 1)
 
     def scale_was_too_large(self, loss: float) -> bool:
-        """Whether a step was not finite only because float16 was scaled too far: no harm done."""
+        """Return whether a step was not finite only because float16 was scaled too far."""
         scaler = self.accelerator.scaler
         return scaler is not None and math.isfinite(loss) and scaler.get_scale() >= 1
 
     # --- evaluation
 
     def models(self) -> dict[str, nn.Module]:
-        """What is evaluated, by the prefix of its metrics, the same on every rank."""
+        """Return the models to evaluate, by the prefix of their metrics, the same on every rank."""
         found = {"eval": self.model if self.sharded else self.net}
         if self.ema is not None:
             found["ema"] = self.ema.module
-        if self.accelerator.num_processes > 1 and not self.sharded:
-            for buffer in self._buffers(found):  # running statistics: each rank saw other samples
-                torch.distributed.broadcast(buffer, 0)
+        if not self.sharded:
+            broadcast_buffers(self.accelerator, found.values())
         return found
-
-    def _buffers(self, models: dict[str, nn.Module]) -> Iterator[Tensor]:
-        for model in models.values():
-            yield from model.buffers()
 
     # --- state
 
     def snapshot(self) -> Snapshot:
-        """The state of everything here. Call it on every rank; the main one has it whole."""
+        """Return the whole state on the main process; call it on every rank."""
         if self.sharded:
-            options = StateDictOptions(full_state_dict=True, cpu_offload=True)
-            whole: Any = get_state_dict(self.model, self.optimizer.optimizer, options=options)
-            weights, optimizer = whole
+            weights, optimizer = gather_state(self.model, self.optimizer.optimizer)
         else:
             weights, optimizer = self.net.state_dict(), self.optimizer.state_dict()
         ema = None if self.ema is None else self.ema.module.state_dict()
@@ -143,17 +135,16 @@ class Learner:
 
     def load_optimizer(self, snapshot: Snapshot) -> None:
         if self.sharded:
-            options = StateDictOptions(full_state_dict=True)
             inner = self.optimizer.optimizer
-            set_optimizer_state_dict(self.model, inner, snapshot.optimizer, options=options)
+            scatter_optimizer_state(self.model, inner, snapshot.optimizer)
         else:
-            with _of_this_model():
+            with _blaming_the_checkpoint():
                 self.optimizer.load_state_dict(snapshot.optimizer)
         if self.accelerator.scaler is not None and snapshot.scaler is not None:
             self.accelerator.scaler.load_state_dict(snapshot.scaler)
 
     def _load_weights(self, snapshot: Snapshot) -> None:
-        with _of_this_model():
+        with _blaming_the_checkpoint():
             self.net.load_state_dict(snapshot.weights)
             if self.ema is not None and snapshot.ema is not None:
                 self.ema.module.load_state_dict(snapshot.ema)
@@ -168,8 +159,8 @@ class Learner:
 
 
 @contextmanager
-def _of_this_model() -> Iterator[None]:
-    """What does not fit the model is a fault of the checkpoint."""
+def _blaming_the_checkpoint() -> Iterator[None]:
+    """Turn an error in loading a state into a CheckpointError."""
     try:
         yield
     except (RuntimeError, ValueError, KeyError, TypeError, AttributeError) as error:

@@ -1,4 +1,4 @@
-"""timm's optimisers and schedules; the learning rate is a function of the step and the metrics."""
+"""timm's optimizers and schedules; the learning rate is a function of the step and the metrics."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from ..recipe.schema import Recipe
 
 
 def make_optimizer(recipe: Recipe, model: nn.Module) -> torch.optim.Optimizer:
+    """Make the optimizer of a recipe."""
     _check_betas(recipe)
     options: dict[str, Any] = dict(recipe.opt_kwargs)
     if recipe.opt_eps is not None:
@@ -40,7 +41,7 @@ def make_optimizer(recipe: Recipe, model: nn.Module) -> torch.optim.Optimizer:
 
 
 def _check_betas(recipe: Recipe) -> None:
-    """Compare the number of betas with the optimiser's own: it would notice in its first step."""
+    """Compare the number of betas with the optimizer's own: it would notice in its first step."""
     kind = get_optimizer_class(recipe.opt.lower().removeprefix("lookahead_"), bind_defaults=False)
     own = signature(kind).parameters.get("betas")
     if recipe.opt_betas is None or own is None or own.default is own.empty:
@@ -52,13 +53,13 @@ def _check_betas(recipe: Recipe) -> None:
 
 
 def seed_optimizer(optimizer: Any, device: torch.device, *key: int) -> None:
-    """Let an optimizer that draws (adahessian) draw by (seed, step), alike on all ranks."""
+    """Seed an optimizer that draws (adahessian) by (seed, step), the same on all ranks."""
     if isinstance(getattr(optimizer, "generator", None), torch.Generator):
         optimizer.generator = torch_generator(device, Purpose.OPTIMIZER, *key)
 
 
 class Schedule:
-    """The learning rate at any step. It needs no state of its own in a checkpoint.
+    """The learning rate at any step; a checkpoint needs no state of it.
 
     All of timm's schedules but plateau are functions of the step; plateau is one of the metrics
     of the epochs so far, which are shown to it again when a run is resumed.
@@ -108,14 +109,14 @@ class Schedule:
         self._scheduler.step_update(step)
 
     def after_epoch(self, epochs_done: int, metric: float | None) -> None:
-        """Take note of the metric of an epoch, each in turn; it matters to plateau alone."""
+        """Record the metric of an epoch, one after the other; only plateau uses it."""
         if self._by_metric:
             assert self._scheduler is not None
             self._scheduler.step(epochs_done, metric)
 
 
 def clip_gradients(parameters: Sequence[Tensor], value: float, mode: str) -> None:
-    """The modes that accelerate does not have: each value, or each unit's norm."""
+    """Clip in the modes that accelerate does not have: each value, or each unit's norm."""
     if mode == "value":
         torch.nn.utils.clip_grad_value_(parameters, value)
     else:

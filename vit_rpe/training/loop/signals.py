@@ -1,4 +1,4 @@
-"""Stopping in good order: a signal sets a flag, and all ranks act on it at the same step."""
+"""Orderly stops: a signal sets a flag, and all ranks act on it at the same step."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ import signal
 from types import FrameType
 from typing import Any
 
+from ..distributed import launched_rank
 from ..errors import Stopped
 
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
 
 
 class StopFlag:
-    """While it is entered, SIGTERM, SIGUSR1 and SIGINT ask for a stop; a second SIGINT insists.
+    """Lets SIGTERM, SIGUSR1 and SIGINT ask for a stop while it is entered; a second SIGINT insists.
 
     Before `begin` there is nothing to save, so a signal stops at once.
     """
@@ -32,10 +33,10 @@ class StopFlag:
         for each, handler in self._before.items():
             signal.signal(each, handler)
         if self.asked and not self._begun and kind is not None and issubclass(kind, Exception):
-            raise self._stopped() from None  # it failed because other ranks left, too
+            raise self._stopped() from None  # it failed because other ranks also left
 
     def begin(self) -> None:
-        """From here on a signal waits for the step, and for the checkpoint."""
+        """Let signals wait for the step and the checkpoint from now on."""
         self._begun = True
 
     def _ask(self, number: int, _: FrameType | None) -> None:
@@ -44,7 +45,7 @@ class StopFlag:
         self.asked = signal.Signals(number).name
         if not self._begun:
             raise self._stopped()
-        if os.environ.get("RANK", "0") == "0":
+        if launched_rank() == 0:
             again = "; press Ctrl-C again to end without saving" * (number == signal.SIGINT)
             # not by print: the signal may have come in the middle of one
             os.write(2, f"\n{self.asked}: stopping after this step{again}\n".encode())

@@ -1,8 +1,8 @@
-"""What is learned: labels, mixed and smoothed, and perhaps a teacher.
+"""The task of a model: labels, mixed and smoothed, and perhaps a teacher.
 
-A loss is the sum over the good samples of a part of the batch, divided by the number of places that
-one process has in the whole batch. So neither the number of processes nor that of parts changes
-the gradient, and a bad sample counts nothing.
+A loss is the sum over the good samples of a part of the batch, divided by the number of samples,
+good or bad, that one process has in the whole batch. So neither the number of processes nor that of
+parts changes the gradient, and a bad sample counts nothing.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ class Task:
         )
 
     def targets(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Images, mixed if it is the time, and targets (B, K); rows of bad samples are zero."""
+        """Return images, mixed if it is time, and targets (B, K); rows of bad samples are zero."""
         off = self.recipe.mixup_off_epoch
         if self._mixing is not None and not (off and batch.epoch >= off):
             return self._mixing(batch, batch.images, batch.labels)
         return batch.images, smoothed(batch.labels, self.num_classes, self.recipe.smoothing)
 
     def loss(self, model: Callable[[Tensor], Tensor], images: Tensor, targets: Tensor) -> Tensor:
-        """The sum over samples."""
+        """Return the sum of the losses of all samples."""
         logits = model(images).float()
         loss = self._label_loss(logits, targets)
         if self.teacher is None:
@@ -56,6 +56,7 @@ class Task:
         return (weight * loss + (1 - weight) * torch.where(good, taught, 0.0)).sum()
 
     def _label_loss(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """Return the loss of each sample, (B,); timm's losses are means, which bad samples bend."""
         recipe = self.recipe
         if not recipe.bce_loss:
             return -(targets * F.log_softmax(logits, -1)).sum(-1)
@@ -72,21 +73,21 @@ class Task:
 
 
 class Teacher:
-    """Distillation from a timm model, which sees the images normalised in its own way."""
+    """Distillation from a timm model, which gets the images normalized in its own way."""
 
     def __init__(self, recipe: Recipe, model: nn.Module, student: nn.Module, device: torch.device):
         self.model = DistillationTeacher(model, device=device).to(device)
         config: dict = student.pretrained_cfg  # pyright: ignore
-        self.look = [
+        self.normalization = [
             torch.tensor(config[k], device=device).view(1, -1, 1, 1) for k in ("mean", "std")
         ]
         self.hard, self.temperature = recipe.kd_type == "hard", recipe.kd_temperature
 
     def loss(self, logits: Tensor, images: Tensor) -> Tensor:
-        """The loss of each sample, (B,)."""
+        """Return the loss of each sample, (B,)."""
         with torch.no_grad():
-            planes = images.flatten(2, -2)  # timm's normalisation knows images alone
-            planes = self.model.normalize_input(planes, *self.look)
+            planes = images.flatten(2, -2)  # timm's normalization knows images only
+            planes = self.model.normalize_input(planes, *self.normalization)
             taught = self.model(planes.view(images.shape)).float()
         if self.hard:
             return F.cross_entropy(logits, taught.argmax(-1), reduction="none")
@@ -96,7 +97,7 @@ class Teacher:
 
 
 def smoothed(labels: Tensor, num_classes: int, smoothing: float) -> Tensor:
-    """Targets (B, K): 1 - s + s / K for the label, s / K for others, 0 for a bad sample."""
+    """Return targets (B, K): 1 - s + s / K for the label, s / K for others, 0 for a bad sample."""
     good = (labels >= 0)[:, None]
     targets = F.one_hot(labels.clamp(min=0), num_classes).float()
     return (targets * (1 - smoothing) + smoothing / num_classes) * good

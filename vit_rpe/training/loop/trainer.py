@@ -1,8 +1,8 @@
-"""The training loop. Where a run stands is one integer, the step; all else follows from it.
+"""The training loop. The progress of a run is one integer, the step; all else follows from it.
 
 What a step does is a function of the weights and of (seed, step): the samples, their augmentation
 and mixing (vit_rpe.data), dropout and stochastic depth (learner.py). So a checkpoint holds no
-generator, and a run that is resumed makes the same numbers as one that never stopped.
+generator, and a resumed run makes the same numbers as one that never stopped.
 """
 
 from __future__ import annotations
@@ -10,25 +10,25 @@ from __future__ import annotations
 import math
 from collections.abc import Generator
 from contextlib import ExitStack, closing
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
 import torch
-from accelerate import Accelerator
 from torch import Tensor, nn
 
 from vit_rpe.data import Batch, FolderLock, Loader
 
-from ..distributed import anywhere, main_first, on_main, total
-from ..errors import CheckpointError, Stopped
+from ..distributed import all_reduce_sum, any_rank, main_first, on_main
+from ..errors import Stopped
 from ..evaluation import Interrupted, evaluate
-from ..recipe.schema import Recipe
-from ..record.checkpoint import Checkpoints, Snapshot, read
-from ..record.integrity import STATE, checked
-from ..record.log import COLUMNS, EMA_COLUMNS, ProgressBar, RunLog, duration
-from ..record.meter import Meter
+from ..record.checkpoint import Checkpoints, Snapshot
+from ..record.log import RunLog
+from ..record.meter import meter_for
+from ..record.progress import Progress, RunState, read_progress
+from ..record.progress_bar import ProgressBar, duration
+from ..run import Run
 from .guard import Guard
 from .learner import Learner
 from .pulse import Pulse
@@ -36,32 +36,9 @@ from .signals import StopFlag
 from .task import Task
 
 
-@dataclass
-class RunState:
-    """Where a run stands: with what the learner holds, all that a checkpoint must remember."""
-
-    step: int = 0
-    epoch: int = 0  # finished ones, evaluation included
-    loss_sum: float = 0.0  # over the steps of this epoch so far
-    loss_steps: int = 0
-    skipped: int = 0  # steps of this epoch
-    history: list[dict[str, Any]] = field(default_factory=list)  # a row of summary.csv per epoch
-    ranking: list[tuple[str, float]] = field(default_factory=list)  # checkpoints, best first
-
-
-@dataclass(frozen=True)
-class Progress:
-    """What a checkpoint tells the trainer."""
-
-    state: RunState
-    log: int  # bytes of log.jsonl so far
-    samples: list[int]  # of each shard
-    data: str | None = None  # the digest of the shards; older checkpoints have none
-
-
 @dataclass(frozen=True)
 class Step:
-    """What a step came to, the same on all ranks."""
+    """The outcome of a step, the same on all ranks."""
 
     loss: float
     gradient_norm: float
@@ -70,65 +47,48 @@ class Step:
 
 
 class Trainer:
-    """Trains `net` on the batches of one loader, evaluates on those of another.
+    """Trains `net` on the batches of one loader, and evaluates it on those of another.
 
-    `model_args` make the model again, for its checkpoints; `resume` is one to go on from.
+    `model_args` make the model again, for its checkpoints; `resume` is a checkpoint to resume from.
     """
 
     def __init__(
         self,
-        recipe: Recipe,
-        accelerator: Accelerator,
+        run: Run,
         net: nn.Module,
-        model_args: dict[str, Any],
         task: Task,
         loader: Loader,
-        val_loader: Loader | None,
-        run: Path,
-        meter: Meter | None = None,
+        val_loader: Loader | None = None,
+        *,
+        model_args: dict[str, Any],
         resume: Path | None = None,
     ):
-        self.recipe, self.accelerator, self.task = recipe, accelerator, task
-        self.loader, self.val_loader, self.model_args = loader, val_loader, model_args
-        self.steps_per_epoch = loader.plan.steps
-        self.state, self.stop, self.pulse = RunState(), StopFlag(), Pulse(run)
+        self.run, self.recipe, self.accelerator = run, run.recipe, run.accelerator
+        self.task, self.loader, self.val_loader = task, loader, val_loader
+        self.model_args, self.steps_per_epoch = model_args, loader.plan.steps
+        self.state, self.stop, self.pulse = RunState(), StopFlag(), Pulse(run.folder)
         self.lock: FolderLock | None = None
-        progress, snapshot = (None, None) if resume is None else self._read(resume)
-        self.learner = Learner(recipe, accelerator, net, self.steps_per_epoch, snapshot)
-        self.checkpoints = Checkpoints(run / "checkpoints")
-        columns = COLUMNS + (EMA_COLUMNS if recipe.model_ema else ())
-        self.log = RunLog(run, accelerator, columns)
-        self.guard = Guard(recipe.max_skipped_steps, accelerator, run)
-        self.meter = meter or Meter(recipe.batch_size, None, None)
+        progress, snapshot = None, None
+        if resume is not None:
+            progress, snapshot = read_progress(resume, loader.shards, run.recipe.data_dir)
+        self.meter = meter_for(run, net)
+        self.learner = Learner(run, net, self.steps_per_epoch, snapshot)
+        self.checkpoints = Checkpoints(run.folder / "checkpoints")
+        self.log, self.guard = RunLog(run), Guard(run)
         self.bar = ProgressBar(0, 0, active=False)
         self._log_position = 0
         if resume is not None and progress is not None and snapshot is not None:
-            self.state, self._log_position = progress.state, progress.log
-            for epoch, row in enumerate(self.state.history, 1):
-                row["epoch"] = epoch  # older checkpoints count from 0
-                self.learner.schedule.after_epoch(epoch, row.get(recipe.best_of))
-            self.learner.load_optimizer(snapshot)
-            self.checkpoints.adopt(resume)
+            self._continue(resume, progress, snapshot)
         self._first_step = self.state.step
 
-    def _read(self, resume: Path) -> tuple[Progress, Snapshot]:
-        found, snapshot = read(resume)
-        progress = checked(Progress, found, resume / STATE)
-        self._check_data(progress, resume)
-        return progress, snapshot
-
-    def _check_data(self, progress: Progress, resume: Path) -> None:
-        """Refuse to go on with other data."""
-        shards, where = self.loader.shards, self.recipe.data_dir
-        if progress.samples != list(shards.lengths):
-            raise CheckpointError(
-                f"{resume} was made with shards of other lengths than those at {where}"
-            )
-        if progress.data not in (None, shards.digest):
-            raise CheckpointError(
-                f"{resume} was made with other data than those at {where}; a run goes on only with "
-                "the data that it began with"
-            )
+    def _continue(self, resume: Path, progress: Progress, snapshot: Snapshot) -> None:
+        """Take up the state of a checkpoint; the weights are in the learner already."""
+        self.state, self._log_position = progress.state, progress.log
+        for epoch, row in enumerate(self.state.history, 1):
+            row["epoch"] = epoch  # older checkpoints count from 0
+            self.learner.schedule.after_epoch(epoch, row.get(self.recipe.best_of))
+        self.learner.load_optimizer(snapshot)
+        self.checkpoints.adopt(resume)
 
     @property
     def epochs(self) -> int:
@@ -146,7 +106,7 @@ class Trainer:
         self.stop, self.pulse, self.lock = stop, pulse, lock
         stop.begin()
         with ExitStack() as stack:
-            if self.checkpoints.written:  # what a killed process or a copy left undone
+            if self.checkpoints.written:  # tidy up what a killed process or a copy left undone
                 on_main(self.accelerator, self._settle)
             self.open_logs(stack)
             if state.step == (state.epoch + 1) * self.steps_per_epoch:
@@ -162,7 +122,7 @@ class Trainer:
         return state
 
     def advance(self, batch: Batch, waited: float) -> Step:
-        """One step, counted and shown."""
+        """Make one step, count it and show it."""
         start = perf_counter()
         self._at("step")
         step = self.train_step(batch)
@@ -170,7 +130,7 @@ class Trainer:
         return step
 
     def train_step(self, batch: Batch) -> Step:
-        """Gradients, agreement of all ranks, and a step if all is finite."""
+        """Compute gradients, let all ranks agree, and update the weights if all is finite."""
         learner, at = self.learner, self.state.step
         learner.schedule.at(at)
         images, targets = self.task.targets(batch)
@@ -185,17 +145,17 @@ class Trainer:
         return step
 
     def _agree(self, loss: Tensor, norm: Tensor) -> Step:
-        """One message between the ranks: the loss of all, whether all is finite, who must stop."""
+        """Exchange one message: the loss of all ranks, whether all is finite, whether to stop."""
         norm = norm.to(loss.device)
         trouble = ~(loss.isfinite() & norm.isfinite())
         asked = torch.tensor(self.stop.asked is not None, device=loss.device)
         values = torch.stack([value.double() for value in (loss, norm, trouble, asked)])
-        loss_sum, norm_sum, troubles, stops = total(self.accelerator, values)
-        world = self.accelerator.num_processes
-        return Step(loss_sum / world, norm_sum / world, finite=troubles == 0, stop=stops > 0)
+        loss_sum, norm_sum, troubles, stops = all_reduce_sum(self.accelerator, values)
+        ranks = self.run.world_size
+        return Step(loss_sum / ranks, norm_sum / ranks, finite=troubles == 0, stop=stops > 0)
 
     def _batches(self) -> Generator[tuple[Batch, float]]:
-        """What is left of the run, and how long each batch kept us waiting."""
+        """Yield the batches that are left of the run, and how long each kept us waiting."""
         batches: Any = self.loader.batches(self.state.step, self.total_steps)
         with closing(batches):
             while True:
@@ -206,10 +166,10 @@ class Trainer:
                     return
                 yield batch, perf_counter() - start
 
-    def _at(self, place: str) -> None:
-        """Tell the others; the first step may be slow, as it starts workers and compiles."""
+    def _at(self, activity: str) -> None:
+        """Tell the pulse; the first step may be slow, as it starts workers and compiles."""
         step = self.state.step
-        self.pulse.at(f"{place} {step + 1}", slow=step == self._first_step)
+        self.pulse.at(f"{activity} {step + 1}", slow=step == self._first_step)
 
     # --- the end of an epoch
 
@@ -228,10 +188,10 @@ class Trainer:
         self.bar.line(f"epoch {state.epoch}/{self.epochs}: {', '.join(shown)}")
         sign = -1 if self.recipe.eval_metric == "loss" else 1
         self.save(f"epoch-{state.epoch:04d}", None if metric is None else sign * metric)
-        self.log.epochs(state.history)  # what it says is in a checkpoint
+        self.log.write_epochs(state.history)  # of which all rows are in a checkpoint
 
     def _evaluated(self, epoch: int) -> dict[str, float]:
-        """The metrics of the model and of its average, if an evaluation is due."""
+        """Return the metrics of the model and of its average, if an evaluation is due."""
         due = epoch == self.epochs or epoch % self.recipe.val_interval == 0
         if self.val_loader is None or not due:
             return {}
@@ -253,7 +213,7 @@ class Trainer:
 
     def _stop_in_evaluation(self) -> bool:
         self.pulse.at(f"the evaluation after step {self.state.step}")
-        return anywhere(self.accelerator, self.stop.asked is not None)
+        return any_rank(self.accelerator, self.stop.asked is not None)
 
     # --- checkpoints
 
@@ -262,10 +222,10 @@ class Trainer:
         raise Stopped(f"stopped by a signal after step {self.state.step}, and saved")
 
     def save(self, name: str, score: float | None = None) -> None:
-        """Save under this name; one with a score takes part in the ranking."""
+        """Save a checkpoint; one with a score takes part in the ranking."""
         self.pulse.at(f"the checkpoint after step {self.state.step}", slow=True)
         snapshot = self.learner.snapshot()
-        # nobody leaves before all is on disk
+        # no rank leaves before all is on disk
         on_main(self.accelerator, lambda: self._write(snapshot, name, score))
 
     def _write(self, snapshot: Snapshot, name: str, score: float | None) -> None:
@@ -284,12 +244,12 @@ class Trainer:
     def _settle(self) -> None:
         self.checkpoints.settle([name for name, _ in self.state.ranking])
 
-    # --- what people see
+    # --- logs and the progress bar
 
     def open_logs(self, stack: ExitStack) -> None:
         state = self.state
         settings = self.recipe.model_dump() if self.recipe.log_wandb else None
-        self.bar = ProgressBar(self.total_steps, state.step, self.accelerator.is_main_process)
+        self.bar = ProgressBar(self.total_steps, state.step, self.run.is_main)
         stack.callback(self.bar.close)
         stack.callback(self.log.close)
         position, history = self._log_position, state.history
@@ -308,8 +268,8 @@ class Trainer:
             values = {"loss": step.loss, "lr": self.learner.lr, "grad_norm": step.gradient_norm}
             self.log.write("train", state.step, epoch=batch.epoch + 1, **values, **meter.report())
             left = duration((self.total_steps - state.step) * meter.mean_step)
-            place = f"{epoch}, step {state.step}/{self.total_steps}"
-            self.bar.step_line(f"{place}: {text}, {meter.text()}, ETA {left}")
+            where = f"{epoch}, step {state.step}/{self.total_steps}"
+            self.bar.step_line(f"{where}: {text}, {meter.text()}, ETA {left}")
         self.bar.update(epoch, f"{text}, {meter.text()}")
 
     def _is_due(self, interval: int) -> bool:

@@ -1,4 +1,4 @@
-"""Checkpoints: folders of safetensors and JSON that are there whole or not at all.
+"""Checkpoints: folders of safetensors and JSON that exist as a whole or not at all.
 
 run/checkpoints/
   epoch-0003/            after the evaluation of an epoch; step-00000120/ within one
@@ -6,12 +6,12 @@ run/checkpoints/
     model.safetensors
     ema/                 the same for the moving average
     optimizer.safetensors
-    state.json           counters, metrics, structure of the optimiser's state, checksums
-  last -> epoch-0003     links for people, replaced in one step; this program does not need them
+    state.json           counters, metrics, structure of the optimizer's state, checksums
+  last -> epoch-0003     links for people, replaced atomically; this program does not need them
   best -> epoch-0002
 
-A folder is written under another name, synced and renamed; then `last` is turned to it; only then
-others are removed. Whenever a run is killed, there is a whole checkpoint. The newest is found by
+A folder is written under another name, synced and renamed; then `last` is pointed at it; only then
+are others removed. Whenever a run is killed, there is a whole checkpoint. The newest is found by
 what is in it: its `state.json` has a serial number. The names of all that a run has written are in
 there too, and nothing else is ever removed.
 """
@@ -34,6 +34,8 @@ from safetensors.torch import load_file, save_file
 from timm.models._hub import save_config_for_hf
 from torch import Tensor, nn
 
+from vit_rpe.files import sha256_of
+
 from ..errors import CheckpointError
 from .integrity import (
     EMA,
@@ -41,11 +43,9 @@ from .integrity import (
     STATE,
     VERSION,
     WEIGHTS,
-    check_weights,
     check_whole,
     checksum_of,
     read_state,
-    sha256,
 )
 from .state_tree import flatten, restore
 
@@ -56,7 +56,7 @@ _NO_LINKS = (errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP)  # of file systems tha
 
 @dataclass(frozen=True)
 class Snapshot:
-    """The state of what learns."""
+    """The state of a learner."""
 
     weights: dict[str, Tensor]
     ema: dict[str, Tensor] | None
@@ -71,15 +71,15 @@ class Checkpoints:
         self.folder = folder
         self.written: list[str] = []  # by this run, and not removed since
 
-    # --- what is there
+    # --- reading
 
     def exist(self) -> bool:
-        """Whether there is any trace of a checkpoint, whole or not."""
+        """Return whether there is any trace of a checkpoint, whole or not."""
         links = (self.folder / link for link in ("last", "best"))
         return any(self._folders()) or any(link.is_symlink() for link in links)
 
     def by_age(self) -> tuple[list[Path], list[CheckpointError]]:
-        """Checkpoints, the newest first, and what is wrong with those that do not tell."""
+        """Return the checkpoints, newest first, and what is wrong with those of unknown age."""
         found, wrong = [], []
         for folder in self._folders():
             try:
@@ -90,7 +90,7 @@ class Checkpoints:
         return [folder for *_, folder in sorted(found, reverse=True)], wrong
 
     def newest(self) -> tuple[Path | None, list[CheckpointError]]:
-        """The newest whole checkpoint, and what is wrong with those that might be newer."""
+        """Return the newest whole checkpoint, and what is wrong with those that might be newer."""
         found, wrong = self.by_age()
         for folder in found:
             try:
@@ -101,14 +101,14 @@ class Checkpoints:
         return None, wrong
 
     def adopt(self, checkpoint: Path) -> None:
-        """Go on from a checkpoint; if it is one of this folder, what its run wrote is ours."""
+        """Resume from a checkpoint; if it is in this folder, what its run wrote is ours."""
         if checkpoint.parent.resolve() == self.folder.resolve():
             state = read_state(checkpoint)
             listed = state.written
             self.written = [*state.ranking, checkpoint.name] if listed is None else list(listed)
 
     def free(self, name: str) -> str:
-        """A folder cannot be replaced in one step, so a second one of a name gets a number."""
+        """Return a name that is not taken, as a folder cannot be replaced atomically."""
         free, number = name, 2
         while os.path.lexists(self.folder / free):
             free, number = f"{name}-{number}", number + 1
@@ -132,7 +132,7 @@ class Checkpoints:
         model: nn.Module,
         model_args: dict[str, Any],
     ) -> None:
-        """Write a checkpoint under a free name and turn `last` to it; `progress` is plain JSON."""
+        """Write a checkpoint under a free name and point `last` at it; `progress` is plain JSON."""
         self.folder.mkdir(parents=True, exist_ok=True)
         part = self.folder / f"{_HIDDEN}{name}"
         shutil.rmtree(part, ignore_errors=True)
@@ -150,7 +150,7 @@ class Checkpoints:
             "progress": progress,
             "scaler": snapshot.scaler,
             "optimizer": tree,
-            "sha256": {str(file.relative_to(part)): sha256(file) for file in files},
+            "sha256": {str(file.relative_to(part)): sha256_of(file) for file in files},
         }
         (part / STATE).write_text(json.dumps({**state, "checksum": checksum_of(state)}))
         for file in (*files, part / STATE, *(p for p in part.iterdir() if p.is_dir()), part):
@@ -160,28 +160,28 @@ class Checkpoints:
         self.point("last", name)
 
     def settle(self, best: Sequence[str]) -> None:
-        """Turn the links to where the run stands, and remove what it needs no more."""
+        """Point the links at the newest and the best, and remove what the run needs no more."""
         for link, names in (("last", self.written[-1:]), ("best", best)):
             for name in [name for name in names if (self.folder / name).is_dir()][:1]:
                 self.point(link, name)
         self.keep_only(best)
 
     def point(self, link: str, name: str) -> None:
-        """Turn a link to a checkpoint, in one step: there is always one or the other."""
-        new, place = self.folder / f"{_HIDDEN}{link}", self.folder / link
-        if place.is_dir() and not place.is_symlink():  # a copy of the run that followed its links
-            place.rename(self.folder / self.free(f"{link}-copy"))
+        """Point a link at a checkpoint, atomically: it always leads to one or the other."""
+        new, path = self.folder / f"{_HIDDEN}{link}", self.folder / link
+        if path.is_dir() and not path.is_symlink():  # a copy of the run that followed its links
+            path.rename(self.folder / self.free(f"{link}-copy"))
         new.unlink(missing_ok=True)
         try:
             new.symlink_to(name, target_is_directory=True)
-            os.replace(new, place)
+            os.replace(new, path)
         except OSError as error:
             if error.errno not in _NO_LINKS:
                 raise
         _sync(self.folder)
 
     def keep_only(self, names: Iterable[str]) -> None:
-        """Remove what this run wrote and neither names nor links, and what a killed run left."""
+        """Remove what this run wrote and nothing names or links to, and what a killed run left."""
         paths = sorted(self.folder.iterdir())  # half ones, which are hidden, come first
         links = {os.path.basename(os.readlink(path)) for path in paths if path.is_symlink()}
         kept = {*names, *links, self.written[-1]} if self.written else {*names, *links}
@@ -201,8 +201,8 @@ class Checkpoints:
         return 1 + max((read_state(folder).serial for folder in found), default=0)
 
 
-def read(folder: Path) -> tuple[dict[str, Any], Snapshot]:
-    """Progress and state in a checkpoint, if it is whole; nothing in it is ever run."""
+def read_checkpoint(folder: Path) -> tuple[dict[str, Any], Snapshot]:
+    """Return the progress and the state in a checkpoint, if it is whole; nothing in it is run."""
     state = check_whole(folder)
     tensors = _load(folder / OPTIMIZER)
     try:
@@ -215,44 +215,6 @@ def read(folder: Path) -> tuple[dict[str, Any], Snapshot]:
         optimizer=optimizer,
         scaler=state.scaler,
     )
-
-
-def run_of(checkpoint: Path) -> Path | None:
-    """The run that a checkpoint belongs to, if it lies where a run keeps its checkpoints."""
-    inside = checkpoint.parent.name == "checkpoints"
-    run = checkpoint.parent.parent
-    return run if inside and (run / "recipe.yaml").is_file() else None
-
-
-def find_checkpoint(place: str | Path, prefer: str = "last") -> Path:
-    """The checkpoint that a run, a link or a folder means."""
-    path = Path(place).expanduser()
-    folder = path / "checkpoints"
-    found, _ = Checkpoints(folder).by_age()
-    best = read_state(found[0]).ranking if found and prefer == "best" else []
-    for candidate in (path, *(folder / name for name in best), *found, folder / prefer):
-        if (candidate / WEIGHTS).is_file():
-            return candidate.resolve()
-    if (path / "recipe.yaml").is_file():
-        raise CheckpointError(f"{place} is a run that has no checkpoint yet")
-    raise CheckpointError(f"no checkpoint at {place}: neither a run nor a folder with {WEIGHTS}")
-
-
-def find_model(place: str | Path, ema: bool = True) -> Path:
-    """The folder that timm loads: the best checkpoint's average where there is one and `ema`."""
-    found = find_checkpoint(place, "best")
-    found = found / EMA if ema and (found / EMA / WEIGHTS).is_file() else found
-    return check_weights(found / WEIGHTS).parent
-
-
-def find_weights(place: str | Path) -> Path:
-    """The .safetensors file that a run, a checkpoint or a path means, whole."""
-    path = Path(place).expanduser()
-    if path.is_file():
-        if path.suffix != ".safetensors":
-            raise CheckpointError(f"{place}: weights are read from .safetensors files only")
-        return check_weights(path)
-    return check_weights(find_checkpoint(path, "best") / WEIGHTS)
 
 
 def _load(file: Path) -> dict[str, Tensor]:

@@ -1,4 +1,4 @@
-"""Whether a checkpoint is whole: what its state.json says, and checksums of all its files."""
+"""The integrity of a checkpoint: what its state.json says, and checksums of all its files."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
+from vit_rpe.files import sha256_of
+
 from ..errors import CheckpointError
 
 WEIGHTS, OPTIMIZER, STATE, EMA = "model.safetensors", "optimizer.safetensors", "state.json", "ema"
@@ -20,7 +22,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class State:
-    """What state.json holds; `serial` and `written` are missing in older ones."""
+    """The content of state.json; `serial` and `written` are missing in older ones."""
 
     version: int
     progress: dict[str, Any]
@@ -32,7 +34,7 @@ class State:
 
     @property
     def age(self) -> tuple[int, int, int]:
-        """Grows from checkpoint to checkpoint of a run."""
+        """A key that grows from checkpoint to checkpoint of a run."""
         counters = self.progress.get("state")
         if not isinstance(counters, dict):
             counters = {}
@@ -48,10 +50,12 @@ class State:
 
 
 def read_state(folder: Path) -> State:
-    """What state.json says, if it is as it was written."""
+    """Read state.json, if it is as it was written."""
     file = folder / STATE
     if not os.path.lexists(file):
-        raise CheckpointError(f"{folder}: {STATE} is missing; weights alone cannot go on")
+        raise CheckpointError(
+            f"{folder}: {STATE} is missing; a run cannot be resumed from weights only"
+        )
     if not file.is_file():
         raise CheckpointError(f"{file} is not a file")
     try:
@@ -68,7 +72,7 @@ def read_state(folder: Path) -> State:
 
 
 def checked(kind: type[T], values: Any, file: Path) -> T:
-    """A dataclass of the values in a file, if they have its names and types."""
+    """Make a dataclass of the values in a file, if they have its names and types."""
     try:
         return TypeAdapter(kind).validate_python(values)
     except ValidationError as error:
@@ -106,16 +110,12 @@ def _check_file(folder: Path, name: str, state: State) -> None:
         raise CheckpointError(f"{folder}: {name} is missing")
     if name not in state.sha256:
         raise CheckpointError(f"{folder / STATE} is damaged: it has no checksum of {name}")
-    if sha256(file) != state.sha256[name]:
+    if sha256_of(file) != state.sha256[name]:
         raise CheckpointError(f"{file} is damaged: its checksum is not the one in {STATE}")
 
 
-def sha256(file: Path) -> str:
-    with open(file, "rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
-
-
 def checksum_of(state: dict[str, Any]) -> str:
+    """Return the checksum of a state, as state.json holds it."""
     return hashlib.sha256(json.dumps(state).encode()).hexdigest()
 
 

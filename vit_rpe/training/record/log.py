@@ -1,4 +1,4 @@
-"""What a run writes down: summary.csv, log.jsonl, trackers; and the bar that people look at."""
+"""The log of a run: summary.csv, log.jsonl and trackers."""
 
 from __future__ import annotations
 
@@ -7,14 +7,12 @@ import io
 import json
 import math
 import os
-import sys
 from collections.abc import Sequence
-from datetime import timedelta
-from pathlib import Path
 from typing import Any, TextIO
 
-from accelerate import Accelerator
-from tqdm import tqdm
+from vit_rpe.files import atomic_write
+
+from ..run import Run
 
 SUMMARY, LOG, TRACKER = "summary.csv", "log.jsonl", "tensorboard"
 COLUMNS = ("epoch", "train_loss", "eval_loss", "eval_top1", "eval_top5", "lr")  # timm's
@@ -22,11 +20,11 @@ EMA_COLUMNS = ("ema_loss", "ema_top1", "ema_top5")
 
 
 class RunLog:
-    """The files of a run. On other processes than the main one it does nothing."""
+    """The files and trackers of a run; only the main process writes."""
 
-    def __init__(self, run: Path, accelerator: Accelerator, columns: Sequence[str]):
-        self.run, self.accelerator, self.columns = run, accelerator, columns
-        self.active = accelerator.is_main_process
+    def __init__(self, run: Run):
+        self.folder, self.accelerator, self.active = run.folder, run.accelerator, run.is_main
+        self.columns: tuple[str, ...] = COLUMNS + (EMA_COLUMNS if run.recipe.model_ema else ())
         self._file: TextIO | None = None
 
     def open(
@@ -36,9 +34,9 @@ class RunLog:
         history: Sequence[dict[str, Any]],
         settings: dict[str, Any] | None = None,
     ) -> None:
-        """Begin, or go on after `step`: what an earlier process wrote beyond it is cut off."""
+        """Begin, or resume after `step`: what an earlier process wrote beyond it is cut off."""
         if self.active:
-            path = self.run / LOG
+            path = self.folder / LOG
             path.touch()
             os.truncate(path, min(position, path.stat().st_size))
             self._file = open(path, "a", encoding="utf-8")  # noqa: SIM115  closed by close()
@@ -49,7 +47,7 @@ class RunLog:
             self._tell_wandb(settings)
 
     def position(self) -> int:
-        """The length of the log, on disk for sure: a checkpoint remembers it."""
+        """Return the length of the log, which is on disk by then: a checkpoint remembers it."""
         if self._file is None:
             return 0
         self._file.flush()
@@ -57,6 +55,7 @@ class RunLog:
         return self._file.tell()
 
     def write(self, event: str, step: int, **values: Any) -> None:
+        """Append a line to log.jsonl; the trackers get its numbers."""
         if self._file is not None:
             line = {"event": event, "step": step, **_plain(values)}
             self._file.write(json.dumps(line) + "\n")
@@ -65,7 +64,8 @@ class RunLog:
             if numbers:
                 self.accelerator.log(numbers, step=step)
 
-    def epochs(self, history: Sequence[dict[str, Any]]) -> None:
+    def write_epochs(self, history: Sequence[dict[str, Any]]) -> None:
+        """Rewrite summary.csv, with a row for each epoch."""
         if self.active:
             self._summary(history)
 
@@ -78,14 +78,13 @@ class RunLog:
             self._file = None
 
     def _summary(self, history: Sequence[dict[str, Any]]) -> None:
-        """Rewritten whole from what the checkpoint knows, so that no epoch appears twice."""
+        """Write all rows that the checkpoint knows, so that no epoch appears twice."""
         text = io.StringIO()
         writer = csv.DictWriter(text, self.columns, restval="", lineterminator="\n")
         writer.writeheader()
         writer.writerows(history)
-        part = self.run / f".{SUMMARY}"
-        part.write_text(text.getvalue())
-        part.replace(self.run / SUMMARY)
+        with atomic_write(self.folder / SUMMARY) as file:
+            file.write(text.getvalue().encode())
 
     def _tell_wandb(self, settings: dict[str, Any]) -> None:
         for tracker in self.accelerator.trackers:
@@ -93,48 +92,13 @@ class RunLog:
                 tracker.store_init_configuration(settings)
 
 
-class ProgressBar:
-    """A bar on a terminal, plain lines elsewhere; nothing on other processes than the main one."""
-
-    def __init__(self, total: int, done: int, active: bool):
-        self.total, self.active = total, active
-        self._bar = None
-        if active and sys.stderr.isatty():
-            form = (
-                "{desc} {percentage:3.0f}% |{bar:20}| {n}/{total} [{elapsed}<{remaining}]{postfix}"
-            )
-            self._bar = tqdm(total=total, initial=done, bar_format=form)
-
-    def update(self, epoch: str, text: str) -> None:
-        if self._bar is not None:
-            self._bar.set_description_str(epoch, refresh=False)
-            self._bar.set_postfix_str(text, refresh=False)
-            self._bar.update()
-
-    def line(self, text: str) -> None:
-        """What stays: above the bar, or as a line of its own."""
-        if self._bar is not None:
-            self._bar.write(text, file=sys.stderr)
-        elif self.active:
-            print(text, file=sys.stderr, flush=True)
-
-    def step_line(self, text: str) -> None:
-        """What a bar shows anyway."""
-        if self._bar is None:
-            self.line(text)
-
-    def close(self) -> None:
-        if self._bar is not None:
-            self._bar.close()
-
-
-def duration(seconds: float) -> str:
-    return str(timedelta(seconds=round(seconds)))
+def json_number(value: float) -> float | str:
+    """Return a number as JSON can hold it: NaN and infinity become strings."""
+    return value if math.isfinite(value) else str(value)
 
 
 def _plain(values: dict[str, Any]) -> dict[str, Any]:
-    """JSON has no NaN and no infinity: they become strings."""
     return {
-        name: str(value) if isinstance(value, float) and not math.isfinite(value) else value
+        name: json_number(value) if isinstance(value, float) else value
         for name, value in values.items()
     }

@@ -1,4 +1,4 @@
-"""How fast and how large: step times, waiting for data, memory, model FLOPs and their share."""
+"""Speed and size of training: step times, waiting for data, memory, FLOPs and utilization."""
 
 from __future__ import annotations
 
@@ -14,12 +14,14 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-KEPT = 1000  # steps that the percentiles look back on
+from ..run import Run
+
+KEPT = 1000  # steps that percentiles look back on
 BACKWARD = 3  # a training step is about three forward passes, recomputation not counted
 
 
 class Meter:
-    """Times of steps; the first is left out of percentiles, as it warms up."""
+    """Times of steps; percentiles leave out the first, as it warms up."""
 
     def __init__(
         self, batch_size: int, flops_per_image: int | None, peak: float | None, unit: str = "img"
@@ -31,6 +33,7 @@ class Meter:
         self._text = ""
 
     def add(self, seconds: float, waited: float) -> None:
+        """Count a step, and how much of its time went into waiting for data."""
         if self._warm:
             self.steps.append((seconds, waited))
         self._warm = True
@@ -38,12 +41,12 @@ class Meter:
 
     @property
     def mean_step(self) -> float:
-        """Seconds; what an estimate of the time left is made of."""
+        """Mean seconds per step, for the estimate of the time left."""
         times = self.steps or self._recent
         return sum(seconds for seconds, _ in times) / max(len(times), 1)
 
     def report(self) -> dict[str, float | None]:
-        """Figures since the last report, and percentiles of the steps before."""
+        """Return figures since the last report, and percentiles of the steps before."""
         spent = sum(seconds for seconds, _ in self._recent)
         rate = self.batch_size * len(self._recent) / spent if spent else 0.0
         waited = sum(waited for _, waited in self._recent)
@@ -61,12 +64,19 @@ class Meter:
         }
 
     def text(self) -> str:
-        """The last report, in short."""
+        """Return the last report in a few words."""
         return self._text or "..."
 
 
+def meter_for(run: Run, net: nn.Module) -> Meter:
+    """Make a meter that knows the FLOPs of a model and those that the processes can reach."""
+    side: int = net.pretrained_cfg["input_size"][-1]  # pyright: ignore
+    peak = reachable_flops(run.device, run.precision.dtype) * run.world_size
+    return Meter(run.recipe.batch_size, forward_flops(net, side), peak, run.modality.unit)
+
+
 def peak_memory() -> int:
-    """Most bytes in use so far: of the GPU, or of this process."""
+    """Return the most bytes in use so far, on the GPU or by this process."""
     if torch.cuda.is_available() and torch.cuda.is_initialized():
         return torch.cuda.max_memory_allocated()
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -74,10 +84,10 @@ def peak_memory() -> int:
 
 
 def forward_flops(model: nn.Module, side: int) -> int | None:
-    """Of one image, multiplications and additions both counted; None if nobody can tell.
+    """Count the FLOPs of one forward pass; None if they cannot be counted.
 
-    Counted on the meta device: nothing is computed, and compiled kernels, which the counter
-    cannot see into, are not used.
+    Multiplications and additions both count. The meta device computes nothing, and does not use
+    compiled kernels, which the counter cannot see into.
     """
     try:
         twin: Any = copy.deepcopy(model).to("meta").eval()
@@ -89,7 +99,7 @@ def forward_flops(model: nn.Module, side: int) -> int | None:
 
 
 def reachable_flops(device: torch.device, dtype: torch.dtype, seconds: float = 0.1) -> float:
-    """FLOPs per second of a large matrix product: the 100 % of the utilisation."""
+    """Measure the FLOPs per second of a large matrix product: 100 % of the utilization."""
     side = 4096 if device.type == "cuda" else 768
     a = torch.ones(side, side, device=device, dtype=dtype)
     best, start = float("inf"), perf_counter()

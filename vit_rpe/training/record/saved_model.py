@@ -1,27 +1,30 @@
 """Models from folders with config.json and model.safetensors: what timm calls `local-dir:`.
 
-timm believes a config.json. Here it is checked against the weights first, because a head that does
-not fit would be a new one, and every figure made with it a random one.
+timm trusts a config.json. Here it is checked against the weights first: timm would replace a head
+that does not fit by a new one, and every figure made with it would be random.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import timm
+from safetensors import SafetensorError, safe_open
 from torch import nn
 
-from ..assembly.misfit import shapes_in
 from ..errors import CheckpointError
-from .checkpoint import WEIGHTS
+from .integrity import WEIGHTS
 
 CONFIG = "config.json"
 
+Shape = Sequence[int]
+
 
 def load_model(folder: Path, **options: Any) -> tuple[dict[str, Any], nn.Module]:
-    """The config and the model of a folder; `options` go to timm."""
+    """Return the config and the model of a folder; `options` go to timm."""
     config = _config(folder / CONFIG)
     _check_classes(folder, config)
     try:
@@ -32,15 +35,24 @@ def load_model(folder: Path, **options: Any) -> tuple[dict[str, Any], nn.Module]
 
 
 def class_names(model: nn.Module) -> list[str]:
-    """The names of a model's classes, if its checkpoint has them."""
+    """Return the names of a model's classes, if its checkpoint has them."""
     return list(getattr(model, "pretrained_cfg", {}).get("label_names") or [])
 
 
 def with_classes(model: Any, names: list[str]) -> Any:
-    """Let a model that is to be saved tell the number and the names of its classes."""
+    """Record the number and the names of its classes in a model that is to be saved."""
     known = {"label_names": names} if len(names) == model.num_classes else {}
     model.pretrained_cfg = {**model.pretrained_cfg, "num_classes": model.num_classes, **known}
     return model
+
+
+def shapes_in(file: Path) -> dict[str, Shape]:
+    """Return the shapes of the arrays in a safetensors file, by name, without reading them."""
+    try:
+        with safe_open(file, framework="pt") as weights:
+            return {name: weights.get_slice(name).get_shape() for name in weights.keys()}
+    except (SafetensorError, OSError) as error:
+        raise CheckpointError(f"{file} is not a safetensors file: {error}") from None
 
 
 def _config(file: Path) -> dict[str, Any]:

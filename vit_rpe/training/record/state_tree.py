@@ -1,4 +1,4 @@
-"""Nested state of optimisers as JSON and tensors: nothing in it can run when it is read."""
+"""Nested state of optimizers as JSON and tensors: nothing in it can run when it is read."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ DTYPES = {str(each): each for each in vars(torch).values() if isinstance(each, t
 
 
 def flatten(value: Any, name: str = "") -> tuple[Any, dict[str, Tensor]]:
-    """JSON that can be turned back into `value`, and the tensors that it names."""
+    """Return JSON that can be turned back into `value`, and the tensors that it names."""
     tensors: dict[str, Tensor] = {}
     return _flatten(value, name, tensors), tensors
 
 
 def restore(tree: Any, tensors: Mapping[str, Tensor]) -> Any:
+    """Return the value that was flattened into this tree and these tensors."""
     if not isinstance(tree, dict):
         return tree
     ((kind, content),) = tree.items()

@@ -1,0 +1,74 @@
+"""A run: what all its parts need to know, in one value."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from accelerate import Accelerator
+
+from .distributed import accelerator_for
+from .errors import RecipeError
+from .medium import Medium, medium_of
+from .precision import Precision
+from .recipe.schema import Recipe
+
+
+@dataclass(frozen=True)
+class Run:
+    """A recipe as it was settled, the processes that train it, its folder and its modality."""
+
+    recipe: Recipe
+    accelerator: Accelerator
+    folder: Path
+    modality: Medium
+
+    @property
+    def rank(self) -> int:
+        return self.accelerator.process_index
+
+    @property
+    def world_size(self) -> int:
+        return self.accelerator.num_processes
+
+    @property
+    def is_main(self) -> bool:
+        return self.accelerator.is_main_process
+
+    @property
+    def device(self) -> torch.device:
+        return self.accelerator.device
+
+    @property
+    def precision(self) -> Precision:
+        return Precision.settled(self.accelerator)
+
+    @property
+    def per_rank(self) -> int:
+        """Samples of one process in one step."""
+        try:
+            return self.recipe.per_rank(self.world_size)
+        except ValueError as error:
+            raise RecipeError(str(error)) from None
+
+    def with_recipe(self, recipe: Recipe) -> Run:
+        """Return this run with a recipe that was settled further."""
+        return replace(self, recipe=recipe)
+
+
+def run_folder(recipe: Recipe) -> Path:
+    """Return where a recipe's run is kept."""
+    return Path(recipe.output).expanduser() / (recipe.experiment or "run")
+
+
+def start_run(recipe: Recipe, folder: Path | None = None) -> Run:
+    """Join the processes of a recipe; its folder is made when something is written there."""
+    folder = folder or run_folder(recipe)
+    return make_run(recipe, accelerator_for(recipe, folder), folder)
+
+
+def make_run(recipe: Recipe, accelerator: Accelerator, folder: Path) -> Run:
+    """Settle the precision and the modality of a run."""
+    recipe = recipe.model_copy(update=Precision.settled(accelerator).keys)
+    return Run(recipe, accelerator, folder, medium_of(recipe))
