@@ -34,22 +34,29 @@ from timm.data.config import resolve_model_data_config
 from torch import Tensor, nn
 
 import vit_rpe  # noqa: F401  registers the models
-from vit_rpe.data import VIDEO_ENDINGS, ShardError, Shards, open_shards
-from vit_rpe.data.shards.layout import IMAGE_ENDINGS
-from vit_rpe.data.videos.containers import BACKENDS
-from vit_rpe.data.videos.transform import CROPS
+from vit_rpe.data import (
+    CLIP_CROPS,
+    VIDEO_BACKENDS,
+    Images,
+    Modality,
+    ShardError,
+    Shards,
+    Videos,
+    holds_videos,
+    open_shards,
+    try_decoder,
+)
 from vit_rpe.training import CheckpointError
 from vit_rpe.training.build import unseen_pixels
 from vit_rpe.training.checkpoint import EMA, find_checkpoint, find_model, run_of
 from vit_rpe.training.evaluate import Evaluation, evaluate
 from vit_rpe.training.inputs import evaluation_loader
-from vit_rpe.training.medium import Images, Medium, Videos, holds_videos, try_decoder
 from vit_rpe.training.meter import peak_memory
 from vit_rpe.training.ranks import join, leave, main_first
 from vit_rpe.training.run import saved_recipe
 from vit_rpe.training.saved_model import class_names, load_model
 
-VIDEO_OPTIONS = {  # and what a medium calls them
+VIDEO_OPTIONS = {  # and what a modality calls them
     "frame_stride": "stride",
     "clips": "clips",
     "crops": "crops",
@@ -82,8 +89,8 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     add = partial(video.add_argument, default=argparse.SUPPRESS)
     add("--frame-stride", type=stride, help="frames to the next of a clip, or whole")
     add("--clips", type=positive_integer, help="averaged, spread over each video")
-    add("--crops", type=int, choices=CROPS, help="of each clip")
-    add("--video-decoder", choices=BACKENDS)
+    add("--crops", type=int, choices=CLIP_CROPS, help="of each clip")
+    add("--video-decoder", choices=VIDEO_BACKENDS)
     add = parser.add_argument
     add("--amp", choices=("bf16", "fp16"), help="mixed precision")
     add("--device", choices=("cpu", "cuda"), help="default: a GPU where there is one")
@@ -122,7 +129,7 @@ def create(args: argparse.Namespace, **options: Any) -> nn.Module:
         raise CheckpointError(f"{args.model} cannot be built: {error}") from None
 
 
-def medium_for(args: argparse.Namespace, model: Any, shards: Shards) -> Medium:
+def modality_for(args: argparse.Namespace, model: Any, shards: Shards) -> Modality:
     """What the shards hold; a video model takes images, too."""
     given = {key: getattr(args, name) for name, key in VIDEO_OPTIONS.items() if hasattr(args, name)}
     if not hasattr(model, "num_frames") or not holds_videos(shards):
@@ -148,9 +155,9 @@ def as_the_run_did(args: argparse.Namespace) -> dict[str, Any]:
 
 def open_data(args: argparse.Namespace, model: nn.Module) -> Shards:
     """The shards; in those of others a video model looks for videos first, then for images."""
-    kinds = [VIDEO_ENDINGS, IMAGE_ENDINGS] if hasattr(model, "num_frames") else [IMAGE_ENDINGS]
-    for endings in kinds:
-        shards = open_shards(args.data, args.split, endings=endings)
+    kinds = (Videos, Images) if hasattr(model, "num_frames") else (Images,)
+    for kind in kinds:
+        shards = open_shards(args.data, args.split, endings=kind.endings)
         if (shards.rows["size"] >= 0).any():
             return shards
     raise ShardError(f"no sample at {args.data!r} has an image or a video that the model takes")
@@ -196,7 +203,7 @@ def measure(
     accelerator: Accelerator,
     shards: Shards,
     model: nn.Module,
-    medium: Medium,
+    modality: Modality,
     size: int | None,
 ) -> tuple[dict[str, Any], Evaluation]:
     """One row of the results, and the evaluation behind it."""
@@ -215,9 +222,9 @@ def measure(
         config,
         args.batch_size,
         workers=args.workers,
-        medium=medium,
+        modality=modality,
         rank=accelerator.process_index,
-        world=accelerator.num_processes,
+        world_size=accelerator.num_processes,
         device=accelerator.device,
     )
     with torch.no_grad(), accelerator.autocast():  # what happens once is not counted as speed
@@ -257,13 +264,13 @@ def run(args: argparse.Namespace) -> None:
     rows, results = [], []
     for number, size in enumerate(sizes):
         model = build(args, size) if number else model
-        medium = medium_for(args, model, shards)
-        try_decoder(medium, shards)
-        row, result = measure(args, accelerator, shards, model, medium, size)
+        modality = modality_for(args, model, shards)
+        try_decoder(modality, shards)
+        row, result = measure(args, accelerator, shards, model, modality, size)
         rows.append(row)
         results.append(result)
         if accelerator.is_main_process:
-            print(show(row, "videos" if isinstance(medium, Videos) else "img"), flush=True)
+            print(show(row, modality.evaluated), flush=True)
     if args.output is not None and accelerator.is_main_process:
         folder = results_folder(args.output, args.checkpoint or args.model, rows[0])
         others = [name for name in class_names(model) if name not in shards.classes]

@@ -11,7 +11,7 @@ from accelerate.commands.config.config_args import load_config_from_file
 import vit_rpe  # noqa: F401  registers the models
 from vit_rpe.training import load_recipe
 from vit_rpe.training.build import build_model
-from vit_rpe.training.inputs import training_transform
+from vit_rpe.training.inputs import recipe_modality, training_transform
 from vit_rpe.training.task import Task
 
 FOLDER = Path(__file__).parents[2] / "recipes"
@@ -30,7 +30,7 @@ def test_a_recipe_is_whole(path):
         model = build_model(recipe, recipe.num_classes or 10)
     assert sum(p.numel() for p in model.parameters()) > 1e5
     assert model.pretrained_cfg["input_size"][-1] == recipe.img_size
-    training_transform(recipe, recipe.img_size, model.pretrained_cfg)
+    training_transform(recipe, recipe_modality(recipe), recipe.img_size, model.pretrained_cfg)
     Task(recipe, recipe.num_classes or 10)
 
 

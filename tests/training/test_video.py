@@ -89,17 +89,18 @@ CONFIG = {"input_size": (3, 8, 8), "mean": (0.5,) * 3, "std": (0.5,) * 3, "crop_
 
 
 def evaluate_videos(folder: str) -> Any:
-    from vit_rpe.data import VIDEO_ENDINGS, BadSamples, open_shards
+    from vit_rpe.data import VIDEO_ENDINGS, BadSamples, Videos, open_shards
     from vit_rpe.training.evaluate import evaluate
     from vit_rpe.training.inputs import evaluation_loader
-    from vit_rpe.training.medium import Videos
     from vit_rpe.training.ranks import join, main_first
 
     accelerator = join("cpu", None)
-    place = {"rank": accelerator.process_index, "world": accelerator.num_processes}
+    place = {"rank": accelerator.process_index, "world_size": accelerator.num_processes}
     shards = main_first(accelerator, lambda: open_shards(folder, "val", endings=VIDEO_ENDINGS))
-    medium, bad = Videos(4, stride=1, clips=2, crops=3), BadSamples(shards.num_samples, 0.5)
-    loader = evaluation_loader(shards, 12, CONFIG, 4, medium=medium, bad=bad, workers=1, **place)
+    modality, bad = Videos(4, stride=1, clips=2, crops=3), BadSamples(shards.num_samples, 0.5)
+    loader = evaluation_loader(
+        shards, 12, CONFIG, 4, modality=modality, bad=bad, workers=1, **place
+    )
     return evaluate(Told(), loader, accelerator, 12)
 
 
@@ -113,7 +114,7 @@ def expected_probabilities(clips: int = 3) -> torch.Tensor:
         for c in range(clips):
             opened = VideoDecoder()(archive(100 + 3 * i + c, **SIDES))
             transform = ClipTransform(8, ClipSampler(4, 1, 2), False, 3, options=_look())
-            views = transform.finish(transform(0)(opened)[None], [])[0]
+            views = transform.normalize(transform(0)(opened)[None], [])[0]
             said.append(Told()(views).softmax(1).mean(0))
         videos.append(torch.stack(said).mean(0))
     return torch.stack(videos)
@@ -162,7 +163,7 @@ WRONG = {
     "val_crops=2": "val_crops",
     "channels_last=true": "channels_last is for images",
     "aa=rand-m9-mstd0.5": "trivial or rand-mM-nN",
-    "remode=rand": "another colour",
+    "remode=rand": "another color",
     "model=performer_rpe2d_tiny_patch16_224": "unexpected keyword argument",
     "video_decoder=ffmpeg": "video_decoder",
     "frame_stride=0": "frame_stride",

@@ -13,8 +13,7 @@ import torch
 from accelerate import Accelerator
 from torch import Tensor, nn
 
-from vit_rpe.data import VideoRecipe, make_shards
-from vit_rpe.data.making.sources import Arrays, Clips
+from vit_rpe.data.making import Arrays, Clips, VideoPreparation, make_shards
 
 from . import recipe_file
 from .build import attention_path
@@ -113,7 +112,7 @@ def _with_random_images(recipe: Recipe, run: Path, world: int) -> Recipe:
     if recipe.num_frames is None:
         make_shards(Arrays(pixels, labels, []), folder, "train")
     else:
-        make_shards(Clips(pixels, labels, []), folder, "train", VideoRecipe())
+        make_shards(Clips(pixels, labels, []), folder, "train", VideoPreparation())
     changes = {"data_dir": str(folder), "train_split": "train", "val_split": val}
     return recipe.model_copy(update={**changes, "num_classes": classes})
 

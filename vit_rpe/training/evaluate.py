@@ -23,7 +23,7 @@ from accelerate import Accelerator
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from vit_rpe.data import PADDING, Batch, ClipTransform, Loader, videos_of
+from vit_rpe.data import PADDING, Batch, Loader
 
 from .errors import Miscounted
 
@@ -93,7 +93,7 @@ def evaluate(
     `stop` is asked before every batch, and must say the same on all ranks.
     """
     start = perf_counter()
-    videos = videos_of(loader.shards) if isinstance(loader.transform, ClipTransform) else None
+    videos = loader.modality.groups(loader.shards)
     rows = observe(
         model,
         loader.epoch(0),
@@ -147,7 +147,7 @@ def _mean_probability(logits: Tensor, dim: int) -> Tensor:
 
 def _rows(logits: Tensor, batch: Batch, whole: bool = False) -> Tensor:
     """(B, 7): sample, whether it is good, label, prediction, confidence, rank, loss."""
-    where = [x.to(logits.device).double() for x in (batch.sample, batch.valid, batch.labels)]
+    where = [x.to(logits.device).double() for x in (batch.sample_index, batch.valid, batch.labels)]
     columns = [torch.stack(where, 1), _judged(logits, batch.labels)]
     return torch.cat([*columns, logits.double()] if whole else columns, 1)
 
@@ -188,8 +188,7 @@ def _evaluation(
     check_counted(rows[:, 0].astype(np.int64), loader.shards.num_samples)
     good = rows[rows[:, 1] == 1]
     bad = len(rows) - len(good)
-    if loader.bad is not None:
-        loader.bad.check(bad)  # those of all ranks
+    loader.bad.check(bad)  # those of all ranks
     if videos is not None:
         good = _by_video(good, videos)
     return Evaluation(

@@ -13,29 +13,31 @@ from accelerate import Accelerator
 from vit_rpe.data import (
     BadSamples,
     Loader,
+    MissingShards,
+    Modality,
     Plan,
     ShardError,
     Shards,
     Transform,
-    VideoRecipe,
     make_shards,
+    modality_of,
     open_shards,
+    read_info,
+    try_decoder,
 )
-from vit_rpe.data import Recipe as ImageRecipe
-from vit_rpe.data.errors import MissingShards
-from vit_rpe.data.making.datasets import digits
-from vit_rpe.data.making.moving import moving_digits
-from vit_rpe.data.shards.layout import read_info
-from vit_rpe.data.shards.storage import Storage
+from vit_rpe.data.making import ImagePreparation, VideoPreparation, digits, moving_digits
+from vit_rpe.extras import MissingExtra
 
 from .errors import RecipeError
 from .look import check_look
-from .medium import Images, Medium, medium_of, try_decoder
 from .ranks import main_first
 from .recipe import Recipe
 
 PATIENCE = 600.0  # seconds to wait for another run that makes the same shards
-SOURCES = {"digits": (digits, ImageRecipe()), "moving_digits": (moving_digits, VideoRecipe())}
+SOURCES = {
+    "digits": (digits, ImagePreparation()),
+    "moving_digits": (moving_digits, VideoPreparation()),
+}
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,18 @@ class Inputs:
     train: Shards
     val: Shards | None
     num_classes: int
+    modality: Modality
+
+
+def recipe_modality(recipe: Recipe) -> Modality:
+    """Images or videos, as a recipe says."""
+    return modality_of(
+        recipe.num_frames,
+        stride=recipe.frame_stride,
+        clips=recipe.val_clips,
+        crops=recipe.val_crops,
+        backend=recipe.video_decoder,
+    )
 
 
 def open_inputs(recipe: Recipe, accelerator: Accelerator) -> Inputs:
@@ -53,7 +67,8 @@ def open_inputs(recipe: Recipe, accelerator: Accelerator) -> Inputs:
 def _inputs(recipe: Recipe, make: bool) -> Inputs:
     if make:
         _make(recipe)
-    train, val = _open(recipe, "train_split"), _open(recipe, "val_split")
+    modality = recipe_modality(recipe)
+    train, val = (_open(recipe, field, modality) for field in ("train_split", "val_split"))
     assert train is not None
     num_classes = recipe.num_classes or len(train.classes)
     if not num_classes:
@@ -62,14 +77,14 @@ def _inputs(recipe: Recipe, make: bool) -> Inputs:
         raise RecipeError(
             f"num_classes: {num_classes}, but the shards have {len(train.classes)} classes"
         )
-    return Inputs(train, val, num_classes)
+    return Inputs(train, val, num_classes, modality)
 
 
 def _make(recipe: Recipe) -> None:
     """Make the shards of `data_source`, or wait for another run that is about to."""
     if recipe.data_source is None:
         return
-    info = read_info(recipe.data_dir, Storage())
+    info = read_info(recipe.data_dir)
     there = set() if info is None else set(info.splits)
     if {recipe.train_split, recipe.val_split or recipe.train_split} <= there:
         return
@@ -79,30 +94,29 @@ def _make(recipe: Recipe) -> None:
         make_shards(source, recipe.data_dir, split, preparation, wait=PATIENCE)
 
 
-def _open(recipe: Recipe, field: str) -> Shards | None:
+def _open(recipe: Recipe, field: str, modality: Modality) -> Shards | None:
     split = getattr(recipe, field)
     if split is None:
         return None
-    medium = medium_of(recipe)
     try:
         shards = open_shards(
-            recipe.data_dir, split, endings=medium.endings, cache=recipe.data_cache
+            recipe.data_dir, split, endings=modality.endings, cache=recipe.data_cache
         )
-        try_decoder(medium, shards)
+        try_decoder(modality, shards)
         return shards
-    except ShardError as error:
-        hint = _hint(recipe, field) if isinstance(error, MissingShards) else ""
+    except (ShardError, MissingExtra) as error:
+        hint = _hint(recipe, field, modality) if isinstance(error, MissingShards) else ""
         raise RecipeError(f"data_dir, {field}: {error}{hint}") from None
 
 
-def _hint(recipe: Recipe, field: str) -> str:
+def _hint(recipe: Recipe, field: str, modality: Modality) -> str:
     """What to do where there are no shards, or none of a split."""
     if field == "val_split":
         return "; val_split=null trains without evaluation"
     folder = Path(recipe.data_dir).expanduser()
-    command = "video" if recipe.num_frames is not None else "folder"
-    if any(file.suffix[1:].lower() in medium_of(recipe).endings for file in _some_files(folder)):
-        return f"; python tools/make_shards.py {command} {folder} SHARDS makes shards of its files"
+    if any(file.suffix[1:].lower() in modality.endings for file in _some_files(folder)):
+        command = f"{modality.command} {folder}"
+        return f"; python tools/make_shards.py {command} SHARDS makes shards of its files"
     return " (tools/make_shards.py makes shards)"
 
 
@@ -129,14 +143,10 @@ def share(recipe: Recipe, world: int) -> int:
 
 
 def training_loader(
-    recipe: Recipe,
-    shards: Shards,
-    num_classes: int,
-    config: dict[str, Any],
-    run: Path,
-    **place: Any,
+    recipe: Recipe, inputs: Inputs, config: dict[str, Any], run: Path, **place: Any
 ) -> Loader:
-    """`config` says how the model wants its images; `place` is rank, world, device."""
+    """`config` says how the model wants its images; `place` is rank, world_size, device."""
+    shards = inputs.train
     if shards.num_samples * recipe.aug_repeats < recipe.batch_size:
         raise RecipeError(
             f"batch_size {recipe.batch_size} is more than an epoch has: "
@@ -151,8 +161,16 @@ def training_loader(
     )
     side = config["input_size"][-1]
     bad = BadSamples(shards.num_samples, recipe.max_bad_samples, run / "bad_samples-train.csv")
-    return _loader(
-        recipe, shards, plan, training_transform(recipe, side, config), num_classes, bad, place
+    return Loader(
+        shards,
+        plan,
+        training_transform(recipe, inputs.modality, side, config),
+        modality=inputs.modality,
+        workers=recipe.workers,
+        num_classes=inputs.num_classes,
+        bad=bad,
+        pin_memory=str(place.get("device", "cpu")).startswith("cuda"),
+        **place,
     )
 
 
@@ -163,26 +181,26 @@ def evaluation_loader(
     batch_size: int,
     *,
     workers: int = 0,
-    medium: Medium | None = None,
+    modality: Modality | None = None,
     bad: BadSamples | None = None,
-    world: int = 1,
+    world_size: int = 1,
     **place: Any,
 ) -> Loader:
     """Every sample once, in order; `batch_size` is that of one process."""
     check_look(config)
-    medium = medium or Images()
-    plan = Plan(shards.lengths, batch_size * world, shuffle=False, drop_last=False)
+    modality = modality or modality_of(None)
+    plan = Plan(shards.lengths, batch_size * world_size, shuffle=False, drop_last=False)
     side, options = config["input_size"][-1], evaluation_options(config)
     try:
-        transform = medium.transform(side, training=False, options=options)
+        transform = modality.transform(side, training=False, options=options)
     except (ValueError, KeyError, TypeError) as error:
         raise RecipeError(f"evaluation (interpolation, crop_pct, ...): {error}") from None
     return Loader(
         shards,
         plan,
         transform,
-        decode=medium.decode,
-        world=world,
+        modality=modality,
+        world_size=world_size,
         workers=workers,
         num_classes=num_classes,
         bad=bad,
@@ -190,10 +208,12 @@ def evaluation_loader(
     )
 
 
-def training_transform(recipe: Recipe, side: int, config: dict[str, Any]) -> Transform:
+def training_transform(
+    recipe: Recipe, modality: Modality, side: int, config: dict[str, Any]
+) -> Transform:
     if recipe.no_aug:
-        single = medium_of(recipe.model_copy(update={"val_clips": 1, "val_crops": 1}))
-        return single.transform(side, training=False, options=evaluation_options(config))
+        options = evaluation_options(config)
+        return modality.single_view().transform(side, training=False, options=options)
     options = {
         "scale": tuple(recipe.scale),
         "ratio": tuple(recipe.ratio),
@@ -209,7 +229,7 @@ def training_transform(recipe: Recipe, side: int, config: dict[str, Any]) -> Tra
         "std": tuple(config["std"]),
     }
     try:
-        return medium_of(recipe).transform(side, training=True, options=options)
+        return modality.transform(side, training=True, options=options)
     except (ValueError, AssertionError, KeyError, IndexError) as error:
         raise RecipeError(f"augmentation (aa {recipe.aa!r}, ...): {error}") from None
 
@@ -218,25 +238,3 @@ def evaluation_options(config: dict[str, Any]) -> dict[str, Any]:
     names = ("interpolation", "crop_pct", "crop_mode")
     options = {name: config[name] for name in names if config.get(name) is not None}
     return {**options, "mean": tuple(config["mean"]), "std": tuple(config["std"])}
-
-
-def _loader(
-    recipe: Recipe,
-    shards: Shards,
-    plan: Plan,
-    transform: Transform,
-    num_classes: int,
-    bad: BadSamples,
-    place: dict[str, Any],
-) -> Loader:
-    return Loader(
-        shards,
-        plan,
-        transform,
-        decode=medium_of(recipe).decode,
-        workers=recipe.workers,
-        num_classes=num_classes,
-        bad=bad,
-        pin_memory=str(place.get("device", "cpu")).startswith("cuda"),
-        **place,
-    )

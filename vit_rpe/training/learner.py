@@ -18,7 +18,7 @@ from torch.distributed.checkpoint.state_dict import (
     set_optimizer_state_dict,
 )
 
-from vit_rpe.data.seeding import seed_model
+from vit_rpe.data import seed_model
 
 from .checkpoint import Snapshot
 from .errors import CheckpointError, RecipeError

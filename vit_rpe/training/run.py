@@ -17,6 +17,7 @@ from accelerate import Accelerator
 from torch import nn
 
 from vit_rpe.data import FolderBusy, FolderLock, ShardError
+from vit_rpe.extras import MissingExtra
 from vit_rpe.files import atomic_write
 from vit_rpe.messages import short
 
@@ -33,7 +34,6 @@ from .checkpoint import Checkpoints, find_checkpoint, run_of
 from .errors import CheckpointError, Diverged, Miscounted, RecipeError, Stopped
 from .inputs import BadSamples, Inputs, evaluation_loader, open_inputs, share, training_loader
 from .log import SUMMARY
-from .medium import medium_of
 from .meter import Meter, forward_flops, reachable_flops
 from .pulse import Pulse
 from .ranks import leave, of_main, on_main, start
@@ -72,7 +72,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (RecipeError, CheckpointError, FolderBusy) as error:  # on all ranks alike
         _say(f"train.py: error: {error}")
         return WRONG
-    except (ShardError, OSError) as error:
+    except (ShardError, MissingExtra, OSError) as error:
         _say(f"train.py: error: {error}", everywhere=True)
         return WRONG
     except Miscounted as error:
@@ -138,7 +138,7 @@ def prepare(
     config: dict[str, Any] = net.pretrained_cfg  # pyright: ignore
     if unseen := unseen_pixels(net, config["input_size"][-1]):
         _say(f"train.py: warning: {unseen}")
-    loader = training_loader(recipe, inputs.train, inputs.num_classes, config, run, **place)
+    loader = training_loader(recipe, inputs, config, run, **place)
     teacher = None
     if recipe.kd_model_name is not None:
         teacher_model = build_teacher(recipe, inputs.num_classes)
@@ -152,7 +152,7 @@ def prepare(
         loader,
         _val_loader(recipe, inputs, config, run, size, place),
         run,
-        _meter(recipe, accelerator, net, config["input_size"][-1]),
+        _meter(recipe, accelerator, net, config["input_size"][-1], inputs.modality.unit),
         resume,
     )
     on_main(accelerator, lambda: _write_recipe(recipe, run))
@@ -188,7 +188,7 @@ def _val_loader(
         config,
         recipe.validation_batch_size or size // recipe.grad_accum_steps,
         workers=recipe.workers,
-        medium=medium_of(recipe),
+        modality=inputs.modality,
         bad=bad,
         **place,
     )
@@ -197,7 +197,7 @@ def _val_loader(
 def _place(accelerator: Accelerator) -> dict[str, Any]:
     return {
         "rank": accelerator.process_index,
-        "world": accelerator.num_processes,
+        "world_size": accelerator.num_processes,
         "device": accelerator.device,
     }
 
@@ -209,13 +209,12 @@ def _precision(accelerator: Accelerator) -> dict[str, Any]:
     return {"amp": kind in names, "amp_dtype": names.get(kind, "bfloat16")}
 
 
-def _meter(recipe: Recipe, accelerator: Accelerator, net: nn.Module, side: int) -> Meter:
+def _meter(recipe: Recipe, accelerator: Accelerator, net: nn.Module, side: int, unit: str) -> Meter:
     dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(
         accelerator.mixed_precision, torch.float32
     )
     flops = forward_flops(net, side)
     peak = reachable_flops(accelerator.device, dtype) * accelerator.num_processes
-    unit = "img" if recipe.num_frames is None else "clips"
     return Meter(recipe.batch_size, flops, peak, unit)
 
 
