@@ -29,8 +29,8 @@ from bench_plot import aligned
 from command_line import Parser, positive_integer, positive_number
 
 import vit_rpe  # noqa: F401  registers the models
-from vit_rpe.data import Batch, make_shards
-from vit_rpe.data.making.sources import Arrays
+from vit_rpe.data import Batch
+from vit_rpe.data.making import Arrays, make_shards
 from vit_rpe.training import Recipe, assemble, build_model, start_run
 
 BAR = 1.05

@@ -34,10 +34,18 @@ from timm.data.config import resolve_model_data_config
 from torch import Tensor, nn
 
 import vit_rpe  # noqa: F401  registers the models
-from vit_rpe.data import VIDEO_ENDINGS, ShardError, Shards, open_shards
-from vit_rpe.data.shards.layout import IMAGE_ENDINGS
-from vit_rpe.data.videos.containers import BACKENDS
-from vit_rpe.data.videos.transform import CROPS
+from vit_rpe.data import (
+    CLIP_CROPS,
+    VIDEO_BACKENDS,
+    Images,
+    Modality,
+    ShardError,
+    Shards,
+    Videos,
+    holds_videos,
+    open_shards,
+    try_decoder,
+)
 from vit_rpe.training import (
     CheckpointError,
     Evaluation,
@@ -56,7 +64,6 @@ from vit_rpe.training import (
     shut_down,
     unseen_pixels,
 )
-from vit_rpe.training.medium import Images, Medium, Videos, holds_videos, try_decoder
 
 VIDEO_OPTIONS = {  # and what a modality calls them
     "frame_stride": "stride",
@@ -91,8 +98,8 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     add = partial(video.add_argument, default=argparse.SUPPRESS)
     add("--frame-stride", type=stride, help="frames to the next of a clip, or whole")
     add("--clips", type=positive_integer, help="averaged, spread over each video")
-    add("--crops", type=int, choices=CROPS, help="of each clip")
-    add("--video-decoder", choices=BACKENDS)
+    add("--crops", type=int, choices=CLIP_CROPS, help="of each clip")
+    add("--video-decoder", choices=VIDEO_BACKENDS)
     add = parser.add_argument
     add("--amp", choices=("bf16", "fp16"), help="mixed precision")
     add("--device", choices=("cpu", "cuda"), help="default: a GPU where there is one")
@@ -131,7 +138,7 @@ def create(args: argparse.Namespace, **options: Any) -> nn.Module:
         raise CheckpointError(f"{args.model} cannot be built: {error}") from None
 
 
-def modality_for(args: argparse.Namespace, model: Any, shards: Shards) -> Medium:
+def modality_for(args: argparse.Namespace, model: Any, shards: Shards) -> Modality:
     """What the shards hold; a video model takes images, too."""
     given = {key: getattr(args, name) for name, key in VIDEO_OPTIONS.items() if hasattr(args, name)}
     if not hasattr(model, "num_frames") or not holds_videos(shards):
@@ -157,9 +164,9 @@ def as_the_run_did(args: argparse.Namespace) -> dict[str, Any]:
 
 def open_data(args: argparse.Namespace, model: nn.Module) -> Shards:
     """The shards; in those of others a video model looks for videos first, then for images."""
-    kinds = [VIDEO_ENDINGS, IMAGE_ENDINGS] if hasattr(model, "num_frames") else [IMAGE_ENDINGS]
-    for endings in kinds:
-        shards = open_shards(args.data, args.split, endings=endings)
+    kinds = (Videos, Images) if hasattr(model, "num_frames") else (Images,)
+    for kind in kinds:
+        shards = open_shards(args.data, args.split, endings=kind.endings)
         if (shards.rows["size"] >= 0).any():
             return shards
     raise ShardError(f"no sample at {args.data!r} has an image or a video that the model takes")
@@ -205,7 +212,7 @@ def measure(
     accelerator: Accelerator,
     shards: Shards,
     model: nn.Module,
-    modality: Medium,
+    modality: Modality,
     size: int | None,
 ) -> tuple[dict[str, Any], Evaluation]:
     """One row of the results, and the evaluation behind it."""

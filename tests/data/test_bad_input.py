@@ -20,6 +20,7 @@ from vit_rpe.data import (
     BadSample,
     BadSamples,
     ImageDecoder,
+    Images,
     ImageTransform,
     Loader,
     Plan,
@@ -99,7 +100,7 @@ def test_a_bad_sample_is_named_and_the_others_come(tmp_path, bad, reason):
 def test_pixels_are_limited(tmp_path):
     shards = with_bad(tmp_path, {"png": encoded(2, height=40, width=50)})
     assert bad_of(shards) == []
-    assert bad_of(shards, decode=ImageDecoder(max_pixels=1999)) == [
+    assert bad_of(shards, modality=Images(ImageDecoder(max_pixels=1999))) == [
         ("k0002", "decompression bomb: 50 x 40 > 1999 pixels")
     ]
 
@@ -198,7 +199,7 @@ def test_samples_that_were_repaired_are_bad_no_more(tmp_path):
 
 def test_the_limit_is_that_of_all_ranks_together(tmp_path):
     shards, record = spoilt_set(tmp_path / "s", {0, 2, 4, 6}), tmp_path / "bad.csv"
-    ranks = [loader_of(shards, record, rank=rank, world=2).epoch(0) for rank in range(2)]
+    ranks = [loader_of(shards, record, rank=rank, world_size=2).epoch(0) for rank in range(2)]
     with pytest.raises(ShardError, match="3 of 20 samples are bad"):
         for batches in zip(*ranks, strict=True):
             assert len(batches) == 2
@@ -238,7 +239,7 @@ def test_memory_that_one_sample_asks_too_much_of(tmp_path):
             raise MemoryError
         return ImageDecoder()(data)
 
-    found = bad_of(make_set(tmp_path / "s", (7,)), decode=greedy)
+    found = bad_of(make_set(tmp_path / "s", (7,)), modality=Images(greedy))
     assert found == [("k0002", "it needs more memory than there is")]
 
 
@@ -365,10 +366,9 @@ def test_an_info_that_is_none(tmp_path, text):
 
 
 def test_an_index_that_is_none_or_of_other_shards(tmp_path):
-    from vit_rpe.data import Recipe, make_shards
-    from vit_rpe.data.making.datasets import digits
+    from vit_rpe.data.making import ImagePreparation, digits, make_shards
 
-    make_shards(digits()["val"], tmp_path, "val", Recipe(200))
+    make_shards(digits()["val"], tmp_path, "val", ImagePreparation(200))
     info = tmp_path / "_info.json"  # as one of before indices had sums
     info.write_text(re.sub(r'"index_sha256": "\w+"', '"index_sha256": ""', info.read_text()))
     table = tmp_path / "_index-val.npy"

@@ -10,10 +10,9 @@ from pathlib import Path
 import pytest
 
 from tests.data.samples import encoded, sample, write_shard
-from vit_rpe.data import BadSamples, FolderBusy, FolderLock, Recipe, ShardError, make_shards
-from vit_rpe.data.making.datasets import digits, image_folder
+from vit_rpe.data import BadSamples, FolderBusy, FolderLock, Images, ShardError
+from vit_rpe.data.making import ImagePreparation, digits, image_folder, make_shards
 from vit_rpe.training.assembly import shards as inputs
-from vit_rpe.training.medium import Images
 from vit_rpe.training.recipe.schema import Recipe as TrainingRecipe
 
 
@@ -30,36 +29,36 @@ def test_a_shard_that_nobody_knows_is_never_written_over(source, tmp_path):
     theirs = write_shard(tmp_path / "val-00001.tar", [sample(0)])
     before = files(tmp_path)
     with pytest.raises(ShardError, match="val-00001.tar is there, and neither _info.json nor"):
-        make_shards(source, tmp_path, "val", Recipe(100))
+        make_shards(source, tmp_path, "val", ImagePreparation(100))
     assert files(tmp_path) == before
     theirs.rename(tmp_path / "x.tar")
-    make_shards(source, tmp_path, "val", Recipe(100))
+    make_shards(source, tmp_path, "val", ImagePreparation(100))
 
 
 def test_shards_whose_info_is_lost_are_never_written_over(source, tmp_path):
-    make_shards(source, tmp_path, "val", Recipe(100))
+    make_shards(source, tmp_path, "val", ImagePreparation(100))
     (tmp_path / "_info.json").unlink()
     (tmp_path / "bad_samples-val.csv").write_text("shard,key,reason\ns,k,r\n")
     before = files(tmp_path)
     with pytest.raises(ShardError, match="val-00000.tar is there, and neither"):
-        make_shards(source, tmp_path, "val", Recipe(100))
+        make_shards(source, tmp_path, "val", ImagePreparation(100))
     assert files(tmp_path) == before
 
 
 def test_an_index_or_link_that_nobody_knows_is_never_written_over(source, tmp_path):
     (tmp_path / "_index-val.npy").write_text("mine")
     with pytest.raises(ShardError, match="_index-val.npy is there"):
-        make_shards(source, tmp_path, "val", Recipe(100))
+        make_shards(source, tmp_path, "val", ImagePreparation(100))
     (tmp_path / "_index-val.npy").unlink()
     (tmp_path / "val-00000.tar").symlink_to("nowhere")
     with pytest.raises(ShardError, match="val-00000.tar is there"):
-        make_shards(source, tmp_path, "val", Recipe(100))
+        make_shards(source, tmp_path, "val", ImagePreparation(100))
 
 
 def test_a_record_that_is_spoilt(source, tmp_path):
     (tmp_path / ".val.making.json").write_text("[")
     with pytest.raises(ShardError, match=".val.making.json is no record of this program"):
-        make_shards(source, tmp_path, "val", Recipe(100))
+        make_shards(source, tmp_path, "val", ImagePreparation(100))
 
 
 def test_bad_samples_of_shards_that_were_removed_are_forgotten(tmp_path):
@@ -89,16 +88,16 @@ def test_what_a_killed_maker_left_is_removed(source, tmp_path):
     others = {".train-00000.tar.123.part", ".mine.part"}
     for name in others:
         (tmp_path / name).write_text("half")
-    make_shards(source, tmp_path, "val", Recipe(100))
+    make_shards(source, tmp_path, "val", ImagePreparation(100))
     assert {name for name in files(tmp_path) if name.startswith(".")} == others
 
 
 def test_a_folder_in_which_somebody_makes_shards_is_refused(source, tmp_path):
     with FolderLock(tmp_path, what="maker of shards"):
         with pytest.raises(FolderBusy, match="is in use by another maker of shards"):
-            make_shards(source, tmp_path, "val", Recipe(100))
+            make_shards(source, tmp_path, "val", ImagePreparation(100))
         assert not list(tmp_path.glob("val-*"))
-    make_shards(source, tmp_path, "val", Recipe(100))
+    make_shards(source, tmp_path, "val", ImagePreparation(100))
     assert not [name for name in files(tmp_path) if name.startswith(".")]
 
 
@@ -138,7 +137,7 @@ def test_a_source_of_data_leaves_shards_of_others_alone(tmp_path):
 
 
 def test_a_source_of_data_completes_what_was_begun(tmp_path, monkeypatch):
-    make_shards(digits()["train"], tmp_path, "train", Recipe())
+    make_shards(digits()["train"], tmp_path, "train", ImagePreparation())
     recipe = TrainingRecipe(**RUN, data_dir=str(tmp_path))
     assert inputs._inputs(recipe, Images(), make=True).val.num_samples == 355  # pyright: ignore
     monkeypatch.setattr(inputs, "make_shards", lambda *_, **__: pytest.fail("made again"))

@@ -18,7 +18,7 @@ from vit_rpe.data import (
     Mixing,
     Plan,
     ShardError,
-    VideoDecoder,
+    Videos,
     open_shards,
     videos_of,
 )
@@ -150,7 +150,7 @@ class TestTransform:
         options = {"re_prob": 1.0, "re_mode": mode, "mean": (0.2, 0.3, 0.4), "std": (0.5, 0.6, 0.7)}
         transform = ClipTransform(16, ClipSampler(4), training=True, options=options)
         clips = torch.full((3, 3, 4, 16, 16), 200, dtype=torch.uint8)
-        done = transform.finish(clips, [(0, 0, i, 0) for i in range(3)])
+        done = transform.normalize(clips, [(0, 0, i, 0) for i in range(3)])
         plain = (200 / 255 - torch.tensor([0.2, 0.3, 0.4])) / torch.tensor([0.5, 0.6, 0.7])
         erased = ~torch.isclose(done, plain[:, None, None, None], atol=1e-4)
         for clip in erased:
@@ -166,7 +166,7 @@ class TestTransform:
         )
         clips = torch.randint(0, 256, (2, 5, 3, 2, 4, 4), dtype=torch.uint8)
         mean, std = (torch.tensor(x).view(3, 1, 1, 1) for x in ((0.1, 0.2, 0.3), (1.0, 2.0, 4.0)))
-        torch.testing.assert_close(transform.finish(clips, []), (clips / 255 - mean) / std)
+        torch.testing.assert_close(transform.normalize(clips, []), (clips / 255 - mean) / std)
 
     @pytest.mark.parametrize(
         ("options", "message"),
@@ -174,7 +174,7 @@ class TestTransform:
             ({"auto_augment": "rand-m9-mstd0.5"}, "trivial or rand-mM-nN, got 'rand-m9-mstd0.5'"),
             ({"auto_augment": "rand-m11"}, "M from 0 to 10"),
             ({"interpolation": "wavelet"}, "no interpolation 'wavelet' for clips"),
-            ({"re_prob": 0.5, "re_mode": "rand"}, "another colour"),
+            ({"re_prob": 0.5, "re_mode": "rand"}, "another color"),
             ({"crop_mode": "squash"}, "crop_mode of clips is center"),
             ({"scales": 1}, "no option 'scales' for clips"),
         ],
@@ -197,8 +197,8 @@ MIXUP = {"mixup_alpha": 1.0, "cutmix_alpha": 0.0, "label_smoothing": 0.0}
 def batch_of(clips: Tensor, step: int) -> Batch:
     count = len(clips)
     labels = torch.arange(count)
-    places = {"valid": labels >= 0, "sample": labels, "copy": labels * 0}
-    return Batch(0, step, 0, clips, labels, keys=[""] * count, bad=[], **places)
+    about = {"valid": labels >= 0, "sample_index": labels, "repeat": labels * 0}
+    return Batch(0, step, 0, clips, labels, keys=[""] * count, bad=[], **about)
 
 
 @pytest.mark.parametrize("mode", ["batch", "pair", "elem"])
@@ -236,7 +236,7 @@ def test_short_and_broken_videos_are_named_and_counted(tmp_path):
     shards = open_shards(str(tmp_path), endings=("mp4", "zip"))
     transform = ClipTransform(8, ClipSampler(4), training=True)
     plan = Plan(shards.lengths, 6, shuffle=False)
-    loader = Loader(shards, plan, transform, decode=VideoDecoder())
+    loader = Loader(shards, plan, transform, modality=Videos())
     with pytest.raises(ShardError, match="2 of 6 samples are bad"):
         list(loader.epoch(0))
     assert loader.bad is not None
@@ -252,7 +252,7 @@ def test_batches_are_the_same_with_any_number_of_workers(tmp_path):
     transform = ClipTransform(8, ClipSampler(3), training=True, options=RICH["rand"])
     several = []
     for workers in (0, 2):
-        loader = Loader(shards, plan, transform, workers=workers, decode=VideoDecoder())
+        loader = Loader(shards, plan, transform, workers=workers, modality=Videos())
         several.append(torch.cat([batch.images for batch in loader.batches(0, 4)]))
     assert torch.equal(*several) and several[0].shape == (16, 3, 3, 8, 8)
 

@@ -15,17 +15,17 @@ import webdataset as wds
 from PIL import Image
 
 from tests.data.samples import encoded, pixels
-from vit_rpe.data import Recipe, SampleReader, ShardError, make_shards, open_shards, verify
-from vit_rpe.data.images.decode import ImageDecoder
-from vit_rpe.data.making import write_shards as maker
-from vit_rpe.data.making.datasets import (
+from vit_rpe.data import ImageDecoder, SampleReader, ShardError, open_shards, read_info, verify
+from vit_rpe.data.making import (
+    Arrays,
+    ImagePreparation,
     csv_file,
     digits,
     idx_folder,
     image_folder,
+    make_shards,
     torchvision_dataset,
 )
-from vit_rpe.data.making.sources import Arrays
 
 COUNTS = {"train": {"cat": 5, "dog": 9, "yak": 3}, "val": {"cat": 2, "yak": 4}}
 
@@ -62,7 +62,7 @@ def images(tmp_path):
 
 def test_folder_to_shards_and_back(images, tmp_path):
     for split, source in image_folder(tmp_path / "images").items():
-        info = make_shards(source, tmp_path / "out", split, Recipe(samples_per_shard=4))
+        info = make_shards(source, tmp_path / "out", split, ImagePreparation(samples_per_shard=4))
         assert info.shard_lengths == ([4, 4, 4, 4, 1] if split == "train" else [4, 2])
         found = read_back(tmp_path / "out", split)
         assert sorted(found) == sorted(images[split])
@@ -77,7 +77,7 @@ def test_timm_and_webdataset_read_what_was_made(images, tmp_path):
     from timm.data import create_dataset  # pyright: ignore[reportPrivateImportUsage]
 
     source = image_folder(tmp_path / "images")["train"]
-    make_shards(source, tmp_path / "out", "train", Recipe(samples_per_shard=4))
+    make_shards(source, tmp_path / "out", "train", ImagePreparation(samples_per_shard=4))
     dataset = create_dataset("wds/", root=str(tmp_path / "out"), split="train")
     labels = [label for _, label in dataset]
     assert sorted(labels) == sorted(label for label, _ in images["train"])
@@ -88,13 +88,13 @@ def test_timm_and_webdataset_read_what_was_made(images, tmp_path):
 
 def test_order_can_be_kept(images, tmp_path):
     source = image_folder(tmp_path / "images")["train"]
-    make_shards(source, tmp_path / "out", "train", Recipe(samples_per_shard=5, seed=None))
+    make_shards(source, tmp_path / "out", "train", ImagePreparation(samples_per_shard=5, seed=None))
     assert read_back(tmp_path / "out", "train") == images["train"]
 
 
 def test_re_encoded_at_a_size(images, tmp_path):
     source = image_folder(tmp_path / "images")["val"]
-    make_shards(source, tmp_path / "out", "val", Recipe(size=6, quality=80, seed=None))
+    make_shards(source, tmp_path / "out", "val", ImagePreparation(size=6, quality=80, seed=None))
     for (label, data), (wanted, original) in zip(
         read_back(tmp_path / "out", "val"), images["val"], strict=True
     ):
@@ -112,9 +112,9 @@ def test_a_resumed_maker_equals_one_that_was_not_stopped(images, tmp_path, monke
     source = image_folder(tmp_path / "images")["train"]
     (tmp_path / "images" / "train" / "dog" / "bad.jpg").write_bytes(b"no image")
     source = image_folder(tmp_path / "images")["train"]
-    options = {"recipe": Recipe(samples_per_shard=4), "max_bad": 0.1}
+    options = {"preparation": ImagePreparation(samples_per_shard=4), "max_bad": 0.1}
     make_shards(source, tmp_path / "whole", "train", **options)
-    count, prepare = 0, Recipe.prepare
+    count, prepare = 0, ImagePreparation.prepare
 
     def stops(*args):
         nonlocal count
@@ -123,11 +123,11 @@ def test_a_resumed_maker_equals_one_that_was_not_stopped(images, tmp_path, monke
             raise Stopped
         return prepare(*args)
 
-    monkeypatch.setattr(Recipe, "prepare", stops)
+    monkeypatch.setattr(ImagePreparation, "prepare", stops)
     with pytest.raises(Stopped):
         make_shards(source, tmp_path / "out", "train", **options)
     assert not (tmp_path / "out" / "_info.json").exists()
-    monkeypatch.setattr(Recipe, "prepare", prepare)
+    monkeypatch.setattr(ImagePreparation, "prepare", prepare)
     written = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").glob("*.tar")}
     assert len(written) == after // 4
     make_shards(source, tmp_path / "out", "train", **options)
@@ -141,31 +141,33 @@ def test_a_resumed_maker_equals_one_that_was_not_stopped(images, tmp_path, monke
 def test_workers_do_not_change_a_byte(tmp_path):
     source = digits()["val"]
     for workers in (1, 3):
-        make_shards(source, tmp_path / str(workers), "val", Recipe(50), workers=workers)
+        make_shards(source, tmp_path / str(workers), "val", ImagePreparation(50), workers=workers)
     assert files(tmp_path / "1") == files(tmp_path / "3")
 
 
 def test_a_damaged_shard_is_made_again(images, tmp_path):
     source = image_folder(tmp_path / "images")["train"]
-    make_shards(source, tmp_path / "out", "train", Recipe(samples_per_shard=4))
+    make_shards(source, tmp_path / "out", "train", ImagePreparation(samples_per_shard=4))
     before = files(tmp_path / "out")
     shard = tmp_path / "out" / "train-00002.tar"
     os.truncate(shard, 3000)
     with pytest.raises(ShardError, match="train-00002.tar has not the SHA-256 sum"):
-        info = maker.read_info(str(tmp_path / "out"), maker.Storage())
+        info = read_info(str(tmp_path / "out"))
         assert info is not None
         verify(open_shards(str(tmp_path / "out"), "train"), info.splits["train"])
-    make_shards(source, tmp_path / "out", "train", Recipe(samples_per_shard=4))
+    make_shards(source, tmp_path / "out", "train", ImagePreparation(samples_per_shard=4))
     assert files(tmp_path / "out") == before
 
 
 def test_other_shards_are_never_written_over(images, tmp_path):
     splits = image_folder(tmp_path / "images")
-    make_shards(splits["train"], tmp_path / "out", "train", Recipe(samples_per_shard=4))
+    make_shards(splits["train"], tmp_path / "out", "train", ImagePreparation(samples_per_shard=4))
     with pytest.raises(ShardError, match="samples_per_shard 4, now it is 5: remove that split or"):
-        make_shards(splits["train"], tmp_path / "out", "train", Recipe(samples_per_shard=5))
+        make_shards(
+            splits["train"], tmp_path / "out", "train", ImagePreparation(samples_per_shard=5)
+        )
     with pytest.raises(ShardError, match="'train' with source"):
-        make_shards(splits["val"], tmp_path / "out", "train", Recipe(samples_per_shard=4))
+        make_shards(splits["val"], tmp_path / "out", "train", ImagePreparation(samples_per_shard=4))
     with pytest.raises(ShardError, match="other classes than those of the split 'val'"):
         make_shards(digits()["val"], tmp_path / "out", "val")
 
@@ -192,7 +194,7 @@ def test_digits_are_stratified_and_come_back(tmp_path):
     bunch = load_digits()
     found = []
     for split, source in digits().items():
-        make_shards(source, tmp_path, split, Recipe(samples_per_shard=300))
+        make_shards(source, tmp_path, split, ImagePreparation(samples_per_shard=300))
         part = read_back(tmp_path, split)
         counts = np.bincount([label for label, _ in part])
         whole = np.bincount(bunch.target)
@@ -213,7 +215,7 @@ def test_fashion_mnist_comes_back(tmp_path):
     source = idx_folder(folder)["test"]
     assert isinstance(source, Arrays) and len(source) == 10_000
     part = Arrays(source.images[:700], source.labels[:700], source.classes)
-    make_shards(part, tmp_path, "test", Recipe(samples_per_shard=256, seed=None))
+    make_shards(part, tmp_path, "test", ImagePreparation(samples_per_shard=256, seed=None))
     for i, (label, data) in enumerate(read_back(tmp_path, "test")):
         assert label == source.labels[i]
         np.testing.assert_array_equal(ImageDecoder("L")(data), source.images[i])
@@ -273,7 +275,7 @@ def test_torchvision_dataset(tmp_path):
         labels = struct.pack(">2I", 0x801, count) + bytes(range(count))
         (raw / f"{part}-labels-idx1-ubyte").write_bytes(labels)
     splits = torchvision_dataset("MNIST", tmp_path)
-    info = make_shards(splits["test"], tmp_path / "out", "test", Recipe(seed=None))
+    info = make_shards(splits["test"], tmp_path / "out", "test", ImagePreparation(seed=None))
     assert info.num_samples == 3 and len(splits["train"]) == 5
     assert [label for label, _ in read_back(tmp_path / "out", "test")] == [0, 1, 2]
     first = ImageDecoder("L")(read_back(tmp_path / "out", "test")[0][1])
@@ -300,7 +302,7 @@ def test_folders_that_cannot_be_used(images, tmp_path):
 
 def test_info_is_timms(images, tmp_path):
     source = image_folder(tmp_path / "images")["val"]
-    make_shards(source, tmp_path / "out", "val", Recipe(samples_per_shard=4))
+    make_shards(source, tmp_path / "out", "val", ImagePreparation(samples_per_shard=4))
     split = json.loads((tmp_path / "out" / "_info.json").read_text())["splits"]["val"]
     assert split["name"] == "val" and split["num_samples"] == 6
     assert split["filenames"] == ["val-00000.tar", "val-00001.tar"]

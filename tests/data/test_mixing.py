@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from vit_rpe.data import IGNORED, Mixing
-from vit_rpe.data.batches import Batch
+from vit_rpe.data import IGNORED, Batch, Mixing
 
 CLASSES = 7
 

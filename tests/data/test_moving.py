@@ -9,13 +9,8 @@ import numpy as np
 import pytest
 
 from vit_rpe.data import VideoDecoder
-from vit_rpe.data.making.moving import (
-    MOTIONS,
-    MovingDigits,
-    MovingPairs,
-    moving_digits,
-    moving_pairs,
-)
+from vit_rpe.data.making import MovingDigits, MovingPairs, moving_digits, moving_pairs
+from vit_rpe.data.making.moving import MOTIONS
 
 DIGITS = MovingDigits(np.random.default_rng(0).integers(1, 256, (200, 8, 8), dtype=np.uint8))
 STEPS = {"right": (0, 1), "left": (0, -1), "down": (1, 0), "up": (-1, 0)}

@@ -12,11 +12,19 @@ import pytest
 
 from tests.data.samples import encoded
 from tests.data.videos import video
-from vit_rpe.data import BadData, Recipe, ShardError, make_shards
-from vit_rpe.data.making.datasets import csv_file, idx_folder, image_folder, read_idx
-from vit_rpe.data.making.held_out import hold_out
-from vit_rpe.data.making.sources import Arrays, Files
-from vit_rpe.data.making.video_folders import video_folder
+from vit_rpe.data import BadData, ShardError
+from vit_rpe.data.making import (
+    Arrays,
+    Files,
+    ImagePreparation,
+    csv_file,
+    hold_out,
+    idx_folder,
+    image_folder,
+    make_shards,
+    read_idx,
+    video_folder,
+)
 
 
 def write_images(folder: Path, **counts: int) -> Path:
@@ -82,7 +90,7 @@ def test_what_is_not_a_file_is_a_bad_sample(tmp_path, kind):
         targets = {"zero": "/dev/zero", "gone": "nowhere", "folder": tmp_path / "empty"}
         odd.symlink_to(targets[kind])
     source = image_folder(tmp_path / "in")["train"]
-    info = make_shards(source, tmp_path / "out", "train", Recipe(), max_bad=0.3)
+    info = make_shards(source, tmp_path / "out", "train", ImagePreparation(), max_bad=0.3)
     assert info.num_samples == 3
     if len(source) == 4:  # a link to a folder is not taken for an image
         assert "odd.png" in (tmp_path / "out" / "bad_samples-train.csv").read_text()

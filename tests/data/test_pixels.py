@@ -17,10 +17,9 @@ from vit_rpe.data import (
     ClipTransform,
     ImageDecoder,
     ImageTransform,
-    Recipe,
     VideoDecoder,
-    VideoRecipe,
 )
+from vit_rpe.data.making import ImagePreparation, VideoPreparation
 from vit_rpe.data.making.sources import as_png
 
 # how a picture is stored, by orientation, so that it is this one when it is turned as EXIF says
@@ -59,11 +58,11 @@ def test_a_photo_is_upright_after_re_encoding(orientation):
     smooth = np.zeros((72, 96, 3), np.uint8)
     smooth[:20, :30] = 255  # bright at the top on the left
     data = with_orientation(smooth, orientation, "JPEG")
-    (part,) = Recipe(size=36).prepare(data, "jpg")
+    (part,) = ImagePreparation(size=36).prepare(data, "jpg")
     with Image.open(io.BytesIO(part.data)) as stored:
         assert stored.size == (48, 36) and 0x0112 not in stored.getexif()
         assert stored.getpixel((3, 3))[0] > 200 > 50 > stored.getpixel((44, 3))[0]  # pyright: ignore
-    (kept,) = Recipe().prepare(data, "jpg")
+    (kept,) = ImagePreparation().prepare(data, "jpg")
     assert kept.data == data and ImageDecoder()(kept.data).size == (96, 72)
     image = Image.open(io.BytesIO(data))
     turned = Image.open(io.BytesIO(as_png(image)))  # as datasets of torchvision give them
@@ -143,7 +142,7 @@ def test_what_resizing_would_make_is_limited():
     with pytest.raises(BadData, match="longer side of 256 it would have 0 x 256"):
         ImageTransform(224, options={"crop_pct": 0.875, "crop_mode": "border"})(0)(image)
     with pytest.raises(BadData, match="resized to a shorter side of 256"):
-        Recipe(size=256).prepare(thin(), "png")
+        ImagePreparation(size=256).prepare(thin(), "png")
     torch.manual_seed(0)
     assert ImageTransform(224, training=True)(0)(image).shape == (3, 224, 224)
     assert ImageTransform(16)(0)(ImageDecoder()(thin(300))).shape == (3, 16, 16)
@@ -163,7 +162,7 @@ def test_what_resizing_a_clip_would_make_is_limited():
     with pytest.raises(BadData, match="resized to a shorter side of 224 it would have"):
         transform(0)(VideoDecoder()(data))
     with pytest.raises(BadData, match="resized to a shorter side of 224"):
-        VideoRecipe(size=224).prepare(data, "zip")
+        VideoPreparation(size=224).prepare(data, "zip")
     long = archive(*[encoded(i, height=30, width=3000) for i in range(12)])  # not one frame, all
     with pytest.raises(BadData, match="12 frames"):
         ClipTransform(700, ClipSampler(12))(0)(VideoDecoder()(long))

@@ -13,24 +13,14 @@ import numpy as np
 import pytest
 
 from tests.data.samples import make_set
-from vit_rpe.data import (
-    ImageTransform,
-    Loader,
-    Plan,
-    Recipe,
-    SampleReader,
-    ShardError,
-    Shards,
-    make_shards,
-    open_shards,
-)
-from vit_rpe.data.making.datasets import digits
+from vit_rpe.data import ImageTransform, Loader, Plan, SampleReader, ShardError, Shards, open_shards
+from vit_rpe.data.making import ImagePreparation, digits, make_shards
 
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("made")
-    make_shards(digits()["val"], folder, "val", Recipe(100))
+    make_shards(digits()["val"], folder, "val", ImagePreparation(100))
     return folder
 
 
@@ -145,7 +135,7 @@ def test_shards_without_checksums_are_read_and_get_some_from_the_maker(folder, m
     as_before(folder)
     assert len(read_all(folder)) == 355
     assert open_shards(str(folder), "val").digest == digest  # the same data
-    make_shards(digits()["val"], folder, "val", Recipe(100))
+    make_shards(digits()["val"], folder, "val", ImagePreparation(100))
     for name in ("_index-val.npy", "_info.json", "val-00002.tar"):
         assert (folder / name).read_bytes() == (made / name).read_bytes()
 
@@ -154,7 +144,7 @@ def test_the_digest_tells_sets_apart(folder, tmp_path):
     digest = open_shards(str(folder), "val").digest
     assert re.fullmatch("[0-9a-f]{64}", digest)
     other = tmp_path / "other"
-    make_shards(digits()["val"], other, "val", Recipe(100, seed=1))
+    make_shards(digits()["val"], other, "val", ImagePreparation(100, seed=1))
     assert open_shards(str(other), "val").digest != digest
     moved = folder.rename(tmp_path / "moved")
     assert open_shards(str(moved), "val").digest == digest

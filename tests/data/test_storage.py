@@ -15,19 +15,10 @@ import pytest
 import webdataset as wds
 
 from tests.data.samples import encoded, make_set, pixels, sample, write_shard
-from vit_rpe.data import (
-    ImageTransform,
-    Loader,
-    Plan,
-    Recipe,
-    SampleReader,
-    ShardError,
-    make_shards,
-    open_shards,
-)
-from vit_rpe.data.making.datasets import digits
+from vit_rpe.data import ImageTransform, Loader, Plan, SampleReader, ShardError, open_shards
+from vit_rpe.data.making import ImagePreparation, digits, make_shards
 from vit_rpe.data.shards import storage
-from vit_rpe.data.shards.index import scan_shard
+from vit_rpe.data.shards.index import index_shard
 
 
 def labels_of(shards) -> list[int]:
@@ -102,9 +93,9 @@ def test_shards_are_counted_once(tmp_path, monkeypatch):
     def counted(*args, **options):
         nonlocal count
         count += 1
-        return scan_shard(*args, **options)
+        return index_shard(*args, **options)
 
-    monkeypatch.setattr("vit_rpe.data.shards.index.scan_shard", counted)
+    monkeypatch.setattr("vit_rpe.data.shards.index.index_shard", counted)
     make_set(tmp_path / "s", (3, 4))
     assert count == 2
     open_shards(str(tmp_path / "s"))
@@ -117,7 +108,7 @@ def test_shards_are_counted_once(tmp_path, monkeypatch):
 @pytest.fixture
 def afar(tmp_path):
     """The digits behind an fsspec address."""
-    make_shards(digits()["val"], tmp_path / "digits", "val", Recipe(100))
+    make_shards(digits()["val"], tmp_path / "digits", "val", ImagePreparation(100))
     fs = fsspec.filesystem("memory")
     fs.put(str(tmp_path / "digits") + "/", "/digits/", recursive=True)
     yield "memory://digits"
@@ -205,7 +196,7 @@ class Server(http.server.ThreadingHTTPServer):
 
 def test_shards_over_http(tmp_path):
     pytest.importorskip("aiohttp", reason="fsspec needs aiohttp for http: pip install aiohttp")
-    make_shards(digits()["val"], tmp_path / "digits", "val", Recipe(100))
+    make_shards(digits()["val"], tmp_path / "digits", "val", ImagePreparation(100))
     handler = partial(Ranges, directory=str(tmp_path / "digits"))
     with Server(("127.0.0.1", 0), handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()

@@ -22,9 +22,10 @@ from tests.data.videos import (
     turned,
     video,
 )
-from vit_rpe.data import BadData, ShardError, VideoDecoder
-from vit_rpe.data.making.encode import frame_archive, h264
-from vit_rpe.data.making.preparation import check_all
+from vit_rpe.data import BadData, VideoDecoder
+from vit_rpe.data.making import frame_archive, h264
+from vit_rpe.data.videos.containers import check_all
+from vit_rpe.extras import MissingExtra
 
 
 @pytest.mark.parametrize("ending", CONTAINERS)
@@ -220,13 +221,13 @@ def test_more_pixels_than_allowed():
 @pytest.mark.parametrize(
     ("backend", "package", "message"),
     [
-        ("pyav", "av", r"pip install vit_rpe\[video\]"),
+        ("pyav", "av", r"pip install 'vit_rpe\[video\]'"),
         ("torchcodec", "torchcodec", "no torchcodec"),
     ],
 )
 def test_a_decoder_that_is_not_there(monkeypatch, backend, package, message):
     monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(ShardError, match=message):
+    with pytest.raises(MissingExtra, match=message):
         VideoDecoder(backend)(video(3))
     assert VideoDecoder(backend)(archive(0)).num_frames == 6  # frames need neither
 
@@ -234,7 +235,7 @@ def test_a_decoder_that_is_not_there(monkeypatch, backend, package, message):
 def test_torchcodec_sees_what_pyav_sees():
     try:
         theirs = VideoDecoder("torchcodec")(video(30))
-    except ShardError as error:
+    except MissingExtra as error:
         pytest.skip(str(error))
     ours = VideoDecoder()(video(30))
     assert ours.num_frames == theirs.num_frames

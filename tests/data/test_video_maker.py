@@ -15,12 +15,10 @@ from vit_rpe.data import (
     SampleReader,
     ShardError,
     VideoDecoder,
-    VideoRecipe,
-    make_shards,
     open_shards,
     videos_of,
 )
-from vit_rpe.data.making.video_folders import video_folder, video_table
+from vit_rpe.data.making import VideoPreparation, make_shards, video_folder, video_table
 from vit_rpe.data.videos.files import PyAVVideo
 
 
@@ -44,8 +42,10 @@ def folder(tmp_path) -> Path:
     return root
 
 
-def made(source, out: Path, split: str = "train", recipe: VideoRecipe | None = None, **options):
-    info = make_shards(source, out, split, recipe or VideoRecipe(2, seed=None), **options)
+def made(
+    source, out: Path, split: str = "train", recipe: VideoPreparation | None = None, **options
+):
+    info = make_shards(source, out, split, recipe or VideoPreparation(2, seed=None), **options)
     shards = open_shards(str(out), split)
     samples = SampleReader(shards).read(np.arange(shards.num_samples))
     return info, shards, {sample.key: sample for sample in samples}
@@ -76,7 +76,7 @@ def test_others_find_the_videos_without_our_index(folder, tmp_path):
 
 
 def test_one_sample_for_each_clip(folder, tmp_path):
-    recipe = VideoRecipe(2, clip_frames=4, seed=None)
+    recipe = VideoPreparation(2, clip_frames=4, seed=None)
     info, shards, samples = made(video_folder(folder)["train"], tmp_path / "out", recipe=recipe)
     assert info.num_samples == 12 and len(info.filenames) == 3
     assert [key for key in samples if "_a" in key][:2] == [
@@ -94,7 +94,7 @@ def test_one_sample_for_each_clip(folder, tmp_path):
 
 
 def test_smaller_videos(folder, tmp_path):
-    recipe = VideoRecipe(10, size=9, seed=None)  # odd, which x264 does not take
+    recipe = VideoPreparation(10, size=9, seed=None)  # odd, which x264 does not take
     _, _, samples = made(video_folder(folder)["train"], tmp_path / "out", recipe=recipe)
     opened = VideoDecoder()(samples["00000003_a"].data)
     assert opened.frames([0]).shape == (1, 3, 10, 16)
@@ -104,7 +104,7 @@ def test_smaller_videos(folder, tmp_path):
 
 def test_the_same_bytes_every_time(folder, tmp_path):
     source = video_folder(folder)["train"]
-    recipe = VideoRecipe(2, size=8, clip_frames=5)
+    recipe = VideoPreparation(2, size=8, clip_frames=5)
     for workers in (1, 2):
         make_shards(source, tmp_path / str(workers), "train", recipe, workers=workers)
     one, two = (
@@ -124,7 +124,7 @@ def test_bad_videos_are_left_out_and_named(folder, tmp_path):
     source = video_folder(folder)["train"]
     with pytest.raises(ShardError, match="of 10 samples are bad"):
         made(source, tmp_path / "out")
-    recipe = VideoRecipe(100, min_frames=4, seed=None)
+    recipe = VideoPreparation(100, min_frames=4, seed=None)
     info, _, _ = made(source, tmp_path / "other", recipe=recipe, max_bad=0.5)
     assert info.num_samples == 6
     named = (tmp_path / "other" / "bad_samples-train.csv").read_text()
@@ -157,9 +157,9 @@ def test_folders_that_cannot_be_used(folder, tmp_path):
     with pytest.raises(ValueError, match="class' has no videos"):
         video_folder(tmp_path / "empty")
     with pytest.raises(ValueError, match="clip_frames must be 1 or more, got 0"):
-        VideoRecipe(clip_frames=0)
+        VideoPreparation(clip_frames=0)
     with pytest.raises(ValueError, match="crf is a quality of x264, from 0 to 51, got 60"):
-        VideoRecipe(crf=60)
+        VideoPreparation(crf=60)
 
 
 def test_a_shard_of_nothing_but_bad_videos_is_left_out(folder, tmp_path):
@@ -172,7 +172,7 @@ def test_a_shard_of_nothing_but_bad_videos_is_left_out(folder, tmp_path):
     before = {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()}
     made(source, tmp_path / "out", max_bad=0.4)
     assert before == {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()}
-    recipe = VideoRecipe(2, clip_frames=100, seed=None)
+    recipe = VideoPreparation(2, clip_frames=100, seed=None)
     with pytest.raises(ShardError, match="2 of 6 samples are bad.*'00000001_a'.*not a video"):
         made(source, tmp_path / "none", recipe=recipe)
     with pytest.raises(ShardError, match="no sample of the split 'train' is good"):
@@ -183,7 +183,7 @@ def test_videos_that_break_off_are_not_cut_into_clips(folder, tmp_path, monkeypa
     """A decoder that gives fewer frames than the file has."""
     whole = PyAVVideo.__iter__
     monkeypatch.setattr(PyAVVideo, "__iter__", lambda self: islice(whole(self), 6))
-    recipe = VideoRecipe(10, clip_frames=4, seed=None)
+    recipe = VideoPreparation(10, clip_frames=4, seed=None)
     source = video_folder(folder)["train"]
     info, _, samples = made(source, tmp_path / "out", recipe=recipe, max_bad=0.8)
     assert info.num_samples == 4 and all("frames_1" in key for key in samples)

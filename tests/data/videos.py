@@ -10,7 +10,7 @@ import av
 import numpy as np
 
 from tests.data.samples import encoded
-from vit_rpe.data.making.encode import frame_archive
+from vit_rpe.data.making import frame_archive
 
 CONTAINERS = {
     "mp4": ("mp4", "libx264", {"g": "7"}),  # several key frames, and frames out of order

@@ -11,8 +11,7 @@ import yaml
 from safetensors.torch import load_file
 
 from tests.data.samples import sample, write_shard
-from vit_rpe.data import make_shards
-from vit_rpe.data.making.sources import Arrays
+from vit_rpe.data.making import Arrays, make_shards
 
 TINY: dict[str, Any] = {
     "model": "performer_rpe2d_tiny_patch16_224",

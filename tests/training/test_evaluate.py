@@ -66,12 +66,11 @@ def grid(tmp_path_factory) -> Path:
 @pytest.fixture(scope="module")
 def definition() -> tuple[torch.Tensor, torch.Tensor]:
     """Logits and labels of all samples, one by one, without shards, loaders or processes."""
-    from vit_rpe.data import ImageTransform
-    from vit_rpe.data.images.decode import ImageDecoder
+    from vit_rpe.data import ImageDecoder, ImageTransform
 
     transform = ImageTransform(8, options={"mean": (0.5,) * 3, "std": (0.5,) * 3})
     images = [transform(0)(ImageDecoder()(sample(i)["png"])) for i in range(SAMPLES)]
-    return Told()(transform.finish(torch.stack(images), [])), torch.arange(SAMPLES) * 7 % 11
+    return Told()(transform.normalize(torch.stack(images), [])), torch.arange(SAMPLES) * 7 % 11
 
 
 @pytest.mark.parametrize("world", [1, 2, 3])
@@ -149,12 +148,12 @@ def _rows_of(logits: list[list[float]], labels: list[int]) -> Any:
     batch = Batch(
         epoch=0,
         step=0,
-        first=0,
+        global_offset=0,
         images=torch.zeros(count, 3, 2, 2),
         labels=torch.tensor(labels),
         valid=torch.tensor(labels) >= 0,
-        sample=torch.arange(count),
-        copy=torch.zeros(count),
+        sample_index=torch.arange(count),
+        repeat=torch.zeros(count),
         keys=[""] * count,
         bad=[],
     )

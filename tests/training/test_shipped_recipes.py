@@ -13,7 +13,7 @@ from vit_rpe.training import load_recipe
 from vit_rpe.training.assembly.loaders import training_transform
 from vit_rpe.training.assembly.model import build_model
 from vit_rpe.training.loop.task import Task
-from vit_rpe.training.medium import medium_of
+from vit_rpe.training.run import modality_for
 
 FOLDER = Path(__file__).parents[2] / "recipes"
 RECIPES = sorted(FOLDER.glob("*.yaml"))
@@ -31,7 +31,7 @@ def test_a_recipe_is_whole(path):
         model = build_model(recipe, recipe.num_classes or 10)
     assert sum(p.numel() for p in model.parameters()) > 1e5
     assert model.pretrained_cfg["input_size"][-1] == recipe.img_size
-    training_transform(recipe, medium_of(recipe), model.pretrained_cfg)
+    training_transform(recipe, modality_for(recipe), model.pretrained_cfg)
     Task(recipe, recipe.num_classes or 10)
 
 

@@ -89,11 +89,10 @@ CONFIG = {"input_size": (3, 8, 8), "mean": (0.5,) * 3, "std": (0.5,) * 3, "crop_
 
 
 def evaluate_videos(folder: str) -> Any:
-    from vit_rpe.data import VIDEO_ENDINGS, BadSamples, open_shards
+    from vit_rpe.data import VIDEO_ENDINGS, BadSamples, Videos, open_shards
     from vit_rpe.training import evaluation_loader
     from vit_rpe.training.distributed import main_first, make_accelerator
     from vit_rpe.training.evaluation import evaluate
-    from vit_rpe.training.medium import Videos
 
     accelerator = make_accelerator("cpu", None)
     place = {"rank": accelerator.process_index, "world_size": accelerator.num_processes}
@@ -115,7 +114,7 @@ def expected_probabilities(clips: int = 3) -> torch.Tensor:
         for c in range(clips):
             opened = VideoDecoder()(archive(100 + 3 * i + c, **SIDES))
             transform = ClipTransform(8, ClipSampler(4, 1, 2), False, 3, options=_look())
-            views = transform.finish(transform(0)(opened)[None], [])[0]
+            views = transform.normalize(transform(0)(opened)[None], [])[0]
             said.append(Told()(views).softmax(1).mean(0))
         videos.append(torch.stack(said).mean(0))
     return torch.stack(videos)
@@ -164,7 +163,7 @@ WRONG = {
     "val_crops=2": "val_crops",
     "channels_last=true": "channels_last is for images",
     "aa=rand-m9-mstd0.5": "trivial or rand-mM-nN",
-    "remode=rand": "another colour",
+    "remode=rand": "another color",
     "model=performer_rpe2d_tiny_patch16_224": "unexpected keyword argument",
     "video_decoder=ffmpeg": "video_decoder",
     "frame_stride=0": "frame_stride",

@@ -15,7 +15,7 @@ R = TypeVar("R")
 _work: Callable[[Any], Any] | None = None
 
 
-def in_processes(
+def parallel_map(
     work: Callable[[T], R], items: Sequence[T], workers: int, title: str | None
 ) -> Iterator[R]:
     """work(item) for every item. Without a title there is no bar; one worker is this process."""

@@ -66,7 +66,7 @@ def _seed(*key: int) -> int:
 
 
 @contextmanager
-def kept_generators() -> Iterator[None]:
+def preserve_rng() -> Iterator[None]:
     """Give the generators back as they were: the caller's own draws must not notice ours."""
     states = random.getstate(), np.random.get_state(), torch.default_generator.get_state()
     try:

@@ -23,7 +23,7 @@ from accelerate import Accelerator
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from vit_rpe.data import PADDING, Batch, ClipTransform, Loader, videos_of
+from vit_rpe.data import PADDING, Batch, Loader
 
 from .distributed import gather_rows
 from .errors import Miscounted
@@ -104,7 +104,7 @@ def evaluate(
     `stop` is asked before every batch, and must say the same on all ranks.
     """
     start = perf_counter()
-    groups = videos_of(loader.shards) if isinstance(loader.transform, ClipTransform) else None
+    groups = loader.modality.groups(loader.shards)
     rows = predict(
         model,
         loader.epoch(0),
@@ -186,7 +186,7 @@ def _rows(logits: Tensor, batch: Batch, with_logits: bool = False) -> Rows:
     more = [("logits", np.float64, (logits.shape[1],))] if with_logits else []
     rows = np.zeros(len(logits), [*ROW, *more])
     fields = _judge(logits, batch.labels)._asdict()
-    fields.update(sample=batch.sample, good=batch.valid, label=batch.labels)
+    fields.update(sample=batch.sample_index, good=batch.valid, label=batch.labels)
     if with_logits:
         fields["logits"] = logits
     for name, values in fields.items():
@@ -206,8 +206,7 @@ def _evaluation(
     check_counted(rows["sample"], loader.shards.num_samples)
     good = rows[rows["good"]]
     bad = len(rows) - len(good)
-    if loader.bad is not None:
-        loader.bad.check(bad)  # those of all ranks
+    loader.bad.check(bad)  # those of all ranks
     if groups is not None:
         good = _averaged(good, groups)
     return Evaluation(

@@ -8,9 +8,10 @@ from pathlib import Path
 import torch
 from accelerate import Accelerator
 
+from vit_rpe.data import Modality, modality_of
+
 from .distributed import accelerator_for
 from .errors import RecipeError
-from .medium import Medium, medium_of
 from .precision import Precision
 from .recipe.schema import Recipe
 
@@ -22,7 +23,7 @@ class Run:
     recipe: Recipe
     accelerator: Accelerator
     folder: Path
-    modality: Medium
+    modality: Modality
 
     @property
     def rank(self) -> int:
@@ -71,4 +72,15 @@ def start_run(recipe: Recipe, folder: Path | None = None) -> Run:
 def make_run(recipe: Recipe, accelerator: Accelerator, folder: Path) -> Run:
     """Settle the precision and the modality of a run."""
     recipe = recipe.model_copy(update=Precision.settled(accelerator).keys)
-    return Run(recipe, accelerator, folder, medium_of(recipe))
+    return Run(recipe, accelerator, folder, modality_for(recipe))
+
+
+def modality_for(recipe: Recipe) -> Modality:
+    """Return images or videos, as a recipe says."""
+    return modality_of(
+        recipe.num_frames,
+        stride=recipe.frame_stride,
+        clips=recipe.val_clips,
+        crops=recipe.val_crops,
+        backend=recipe.video_decoder,
+    )

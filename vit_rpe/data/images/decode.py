@@ -19,6 +19,8 @@ from vit_rpe.messages import cut
 
 from ..errors import BadData
 
+# in order of preference, should a sample have several; timm calls JPEGs jpg
+IMAGE_ENDINGS = ("jpg", "jpeg", "png", "webp", "bmp", "gif", "ppm", "tif", "tiff")
 # Formats that PIL reads by itself. Others can do more than hold pixels: EPS starts Ghostscript.
 SAFE_FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "PPM", "TIFF")
 MAX_PIXELS = 89_478_485  # PIL's own first limit: a quarter of a gigabyte in RGB

@@ -1,4 +1,4 @@
-"""From an image to a tensor, by timm.data and torchvision; the draws are seeded by the reader."""
+"""Image to tensor, by timm.data and torchvision; the caller seeds their draws."""
 
 from __future__ import annotations
 
@@ -10,16 +10,15 @@ from typing import Any
 
 from PIL import Image
 from timm.data import auto_augment
-from timm.data.constants import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
 from timm.data.transforms import ResizeKeepRatio
 from timm.data.transforms_factory import create_transform
 from torch import Tensor
 from torchvision import transforms
 
-from ..augment.normalize import Erasing, Finish
+from ..augment.normalize import NormalizeAndErase
 from .decode import check_resized
 
-TRIVIAL = "trivial"  # torchvision's TrivialAugmentWide, beside the names that timm knows
+TRIVIAL = "trivial"  # torchvision's TrivialAugmentWide, besides the names that timm knows
 # arguments of timm.data.create_transform; it has others, for us to settle or for other models
 OPTIONS = frozenset(
     (
@@ -67,7 +66,7 @@ class ImageTransform:
     timm.data.create_transform: scale, ratio, hflip, color_jitter, re_prob, mean, std, crop_pct, ...
 
     As in timm, workers hand over bytes, a quarter of what floats would be, and whole batches are
-    normalised, and parts of them erased, by `finish`, on the device of the model.
+    normalized, and parts of them erased, by `normalize`, on the device of the model.
     """
 
     size: int | Resolution
@@ -87,27 +86,15 @@ class ImageTransform:
         return self._at(self._side(epoch))
 
     def shape(self, epoch: int) -> tuple[int, int, int]:
-        return len(self._mean), self._side(epoch), self._side(epoch)
+        return len(self._normalize.mean), self._side(epoch), self._side(epoch)
 
-    def finish(self, images: Tensor, draws: Sequence[tuple[int, ...]]) -> Tensor:
-        """Normalised images, some with erased parts; `draws` are the keys of their random draws."""
-        return self._finish(images, draws)
-
-    @property
-    def _mean(self) -> Sequence[float]:
-        return self.options.get("mean", IMAGENET_DEFAULT_MEAN)
-
-    @property
-    def _std(self) -> Sequence[float]:
-        return self.options.get("std", IMAGENET_DEFAULT_STD)
+    def normalize(self, images: Tensor, draws: Sequence[tuple[int, ...]]) -> Tensor:
+        """Normalize images and erase parts of some; `draws` are the keys of their random draws."""
+        return self._normalize(images, draws)
 
     @cached_property
-    def _finish(self) -> Finish:
-        erasing = None
-        if self.training and self.options.get("re_prob"):
-            mode, count = self.options.get("re_mode", "const"), self.options.get("re_count", 1)
-            erasing = Erasing(self.options["re_prob"], mode, count)
-        return Finish(self._mean, self._std, erasing)
+    def _normalize(self) -> NormalizeAndErase:
+        return NormalizeAndErase.from_options(self.options, training=self.training, dims=2)
 
     def _side(self, epoch: int) -> int:
         return self.size if isinstance(self.size, int) else self.size(epoch)
@@ -120,7 +107,7 @@ class ImageTransform:
         options = {"is_training": self.training, "use_prefetcher": True, **self.options}
         trivial = options.get("auto_augment") == TRIVIAL
         if trivial:
-            # it stands where timm has its policies, which put colour jitter out of use
+            # it stands where timm has its policies, which put color jitter out of use
             options.update(auto_augment=None, color_jitter=None)
         if not (trivial and self.training):
             return _mended(_limited(create_transform(side, **options)))

@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..seeding import Purpose, generator
-from .datasets import digits, idx_folder
+from .datasets import digits
+from .idx import idx_folder
 from .sources import Item, Source, clip_item, digest
 
 Bytes = NDArray[np.uint8]

@@ -1,12 +1,12 @@
-"""What becomes of an item on its way into a shard: images and videos, as they are or smaller."""
+"""Preparation of items for shards: images and videos, as they are or smaller."""
 
 from __future__ import annotations
 
 import io
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import islice
-from typing import Any, ClassVar, Literal, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 from PIL import Image
@@ -14,9 +14,15 @@ from torchvision.transforms import InterpolationMode
 from torchvision.transforms.functional import resize
 
 from ..errors import BadData
-from ..images.decode import ImageDecoder, check_resized
-from ..shards.layout import IMAGE_ENDINGS
-from ..videos.containers import VIDEO_ENDINGS, Frame, FrameArchive, Video, VideoDecoder
+from ..images.decode import IMAGE_ENDINGS, ImageDecoder, check_resized
+from ..videos.containers import (
+    VIDEO_ENDINGS,
+    Frame,
+    FrameArchive,
+    VideoDecoder,
+    all_frames,
+    check_all,
+)
 from .encode import frame_archive, h264
 
 
@@ -29,7 +35,7 @@ class Part(NamedTuple):
 
 
 class Preparation(Protocol):
-    """What decides the bytes of the shards, beside the source: a dataclass, kept in `_info.json`.
+    """What decides the bytes of the shards besides the source.
 
     Samples are shuffled by `seed`, or kept in order for None.
     """
@@ -40,15 +46,21 @@ class Preparation(Protocol):
     def samples_per_shard(self) -> int: ...
     @property
     def seed(self) -> int | None: ...
+    def record(self) -> dict[str, Any]:
+        """Return all that decides the bytes, by name, as `_info.json` keeps it."""
+        ...
+
     def prepare(self, data: bytes, ending: str) -> list[Part]:
-        """The samples that are made of an item; BadData if it does not decode."""
+        """Make the samples of an item; BadData if it does not decode."""
         ...
 
 
 @dataclass(frozen=True)
-class Recipe:
-    """Of images. Without `size` their bytes are kept; with it, the shorter side becomes `size` and
-    the image a JPEG of this quality.
+class ImagePreparation:
+    """How images become samples.
+
+    Without `size` their bytes are kept; with it, the shorter side becomes `size` and the image a
+    JPEG of this quality.
     """
 
     endings: ClassVar[Sequence[str]] = IMAGE_ENDINGS
@@ -61,6 +73,9 @@ class Recipe:
     def __post_init__(self) -> None:
         _check_counts(self, "samples_per_shard", "size", "quality")
 
+    def record(self) -> dict[str, Any]:
+        return asdict(self)
+
     def prepare(self, data: bytes, ending: str) -> list[Part]:
         image = ImageDecoder()(data)
         if self.size is None:
@@ -69,9 +84,10 @@ class Recipe:
 
 
 @dataclass(frozen=True)
-class VideoRecipe:
-    """Of videos, each a sample of its own, or cut into clips of `clip_frames` frames, the rest at
-    the end left out.
+class VideoPreparation:
+    """How videos become samples: one each, or one for each clip of `clip_frames` frames.
+
+    Frames at the end that fill no clip are left out.
 
     Without `size` and `clip_frames` their bytes are kept. Otherwise video files become mp4 files by
     x264 (`crf`), and folders of frames keep their files, or get JPEGs of this quality with `size`.
@@ -87,13 +103,15 @@ class VideoRecipe:
     clip_frames: int | None = None
     min_frames: int = 1
     seed: int | None = 0
-    medium: Literal["video"] = "video"
 
     def __post_init__(self) -> None:
         names = ("samples_per_shard", "size", "quality", "clip_frames", "min_frames")
         _check_counts(self, *names)
         if not 0 <= self.crf <= 51:
             raise ValueError(f"crf is a quality of x264, from 0 to 51, got {self.crf}")
+
+    def record(self) -> dict[str, Any]:
+        return {**asdict(self), "medium": "video"}  # `recorded_modality` reads it back
 
     def prepare(self, data: bytes, ending: str) -> list[Part]:
         video = VideoDecoder()(data)
@@ -110,7 +128,7 @@ class VideoRecipe:
         return [Part(suffix, "mp4", h264(fs, video.rate, self.crf)) for suffix, fs in pieces]
 
     def _files(self, video: FrameArchive) -> Iterator[tuple[str, bytes]]:
-        """The image files of a video: all decode."""
+        """The image files of a video, each decoded once to see that it can be."""
         for frame, (ending, data) in zip(video, video.files(), strict=True):
             if self.size is None:
                 yield ending, data
@@ -119,7 +137,7 @@ class VideoRecipe:
                 yield "jpg", _jpeg(image, self.quality)
 
     def _cut(self, frames: Iterable[Any]) -> Iterator[tuple[str, Iterable[Any]]]:
-        """Clips with the suffixes of their keys."""
+        """Cut frames into clips, with the suffixes of their keys."""
         if self.clip_frames is None:
             yield "", frames
             return
@@ -130,31 +148,15 @@ class VideoRecipe:
         assert number, "a video that is long enough has a clip"
 
 
-def _check_counts(recipe: object, *names: str) -> None:
+def _check_counts(preparation: object, *names: str) -> None:
     for name in names:
-        value = getattr(recipe, name)
+        value = getattr(preparation, name)
         if value is not None and value < 1:
             raise ValueError(f"{name} must be 1 or more, got {value}")
 
 
-def all_frames(video: Video) -> Iterator[Frame]:
-    """Every frame: a video that breaks off is bad, and is not noticed by opening it."""
-    count = 0
-    for frame in video:
-        count += 1
-        yield frame
-    if count < video.num_frames:
-        raise BadData(f"cut off: {count} of {video.num_frames} frames decode")
-
-
-def check_all(video: Video) -> None:
-    """Decode every frame."""
-    for _ in all_frames(video):
-        pass
-
-
 def _resized(image: Image.Image, size: int) -> Image.Image:
-    """With a shorter side of `size`."""
+    """Resize an image to a shorter side of `size`."""
     check_resized(*image.size, size)
     return resize(image, [size], InterpolationMode.BICUBIC)  # pyright: ignore
 
@@ -166,7 +168,7 @@ def _jpeg(image: Image.Image, quality: int) -> bytes:
 
 
 def _even(frame: Frame, size: int | None) -> Frame:
-    """At the wanted size, and with the even sides that x264 asks for."""
+    """Resize a frame, if asked to, and give it the even sides that x264 needs."""
     image = Image.fromarray(frame)
     image = image if size is None else _resized(image, size)
     width, height = (side + side % 2 for side in image.size)

@@ -18,8 +18,7 @@ from vit_rpe.files import read_regular
 from ..errors import BadData
 from ..images.decode import upright
 from ..videos.containers import ending_of
-from .encode import frame_archive
-from .frame_folder import folder_archive, frame_files
+from .encode import folder_archive, frame_archive, frame_files
 
 
 class Item(NamedTuple):

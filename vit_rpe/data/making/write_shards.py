@@ -1,8 +1,7 @@
 """From images or videos to shards: in parallel, resumable, the same bytes every time, verified.
 
-Each shard is made by itself, under a temporary name, read back and compared with what went in, and
-only then gets its name. A record beside it (sums, bad images) says so until all shards are done;
-who starts again keeps the shards that have a record and makes the others.
+Each shard is made by itself (shard_file.py), and a record next to it says that it is whole until
+all shards are done; a rerun keeps the shards that have a record and makes the rest.
 """
 
 from __future__ import annotations
@@ -10,85 +9,68 @@ from __future__ import annotations
 import json
 import os
 import re
-import zlib
 from collections.abc import Sequence
-from dataclasses import asdict, replace
-from functools import lru_cache, partial
-from itertools import chain
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import IO, Any, NamedTuple, TypeVar
+from typing import Any
 
-from numpy.typing import NDArray
-from webdataset.writer import TarWriter
+from vit_rpe.files import atomic_write
+from vit_rpe.messages import shown
 
-from vit_rpe.files import atomic_write, sha256_of
-from vit_rpe.messages import cut, shown
-
-from ..errors import NO_MEMORY, BadData, BadSample, ShardError
+from ..errors import ShardError
 from ..lock import FolderLock
-from ..parallel import in_processes
-from ..seeding import Purpose, shuffled
-from ..shards.bad_samples import DEFAULT_LIMIT, BadSamples
-from ..shards.index import as_table, write_table
-from ..shards.layout import LARGEST_LABEL, Info, SplitInfo, index_name, read_info
-from ..shards.storage import Storage
-from ..shards.tar_index import Row, scan
-from .preparation import Preparation, Recipe
+from ..parallel import parallel_map
+from ..shards.bad_samples import DEFAULT_BAD_LIMIT, BadSamples
+from ..shards.index import write_table
+from ..shards.layout import Info, SplitInfo, index_name, read_info
+from .preparation import ImagePreparation, Preparation
+from .shard_file import WrittenShard, read_record, record_path, write_shard
 from .sources import Source
-
-Record = TypeVar("Record", dict[str, Any], list[Any])
-
-
-class Made(NamedTuple):
-    """A finished shard."""
-
-    table: NDArray[Any]
-    size: int
-    sha256: str
-    bad: list[BadSample]
 
 
 def make_shards(
     source: Source,
     folder: str | Path,
     split: str,
-    recipe: Preparation | None = None,
+    preparation: Preparation | None = None,
     *,
     workers: int = 1,
-    max_bad: float = DEFAULT_LIMIT,
+    max_bad: float = DEFAULT_BAD_LIMIT,
     progress: bool = False,
     wait: float = 0.0,
 ) -> SplitInfo:
-    """Write one split: shards, index and its part of `_info.json`. Call it again to go on.
+    """Write one split: shards, index and its part of `_info.json`. Call it again to resume.
 
-    One maker works in a folder at a time; another waits for so many seconds, then FolderBusy.
+    One process makes shards in a folder at a time; another waits for `wait` seconds, then raises
+    FolderBusy.
     """
-    recipe = recipe or Recipe()
+    preparation = preparation or ImagePreparation()
     if len(source) == 0:
         raise ShardError(f"no samples for the split {split!r}")
     if not re.fullmatch(r"[A-Za-z0-9_]+", split):
         raise ValueError(f"a split is named by letters, digits and _, got {split!r}")
     with FolderLock(folder, what="maker of shards", wait=wait):
-        return _make(source, Path(folder), split, recipe, workers, max_bad, progress)
+        return _make(source, Path(folder), split, preparation, workers, max_bad, progress)
 
 
 def _make(
     source: Source,
     folder: Path,
     split: str,
-    recipe: Preparation,
+    preparation: Preparation,
     workers: int,
     max_bad: float,
     progress: bool,
 ) -> SplitInfo:
-    made = {"source": source.fingerprint(), "samples": len(source), **asdict(recipe)}  # pyright: ignore
-    count = -(-len(source) // recipe.samples_per_shard)
+    made = {"source": source.fingerprint(), "samples": len(source), **preparation.record()}
+    count = -(-len(source) // preparation.samples_per_shard)
     names = [f"{split}-{i:05d}.tar" for i in range(count)]
     record = _claim(folder, split, made, source.classes, names)
-    work = partial(_make_one, source=source, folder=folder, names=names, recipe=recipe)
+    work = partial(write_shard, source=source, folder=folder, names=names, preparation=preparation)
     bad = BadSamples(len(source), max_bad, _bad_path(folder, split))
-    shards: list[Made] = []
-    for shard in in_processes(work, range(count), workers, split if progress else None):
+    shards: list[WrittenShard] = []
+    for shard in parallel_map(work, range(count), workers, split if progress else None):
         bad.add(shard.bad)
         shards.append(shard)
     if not any(len(shard.table) for shard in shards):
@@ -98,13 +80,13 @@ def _make(
     digest = write_table(folder / index_name(split), [shard.table for shard in shards])
     info = replace(_split_info(split, names, shards, made), index_sha256=digest)
     _publish(folder, info, source.classes)
-    for path in (record, *(_record(folder / name) for name in names)):
+    for path in (record, *(record_path(folder / name) for name in names)):
         path.unlink(missing_ok=True)
     return info
 
 
 def _split_info(
-    split: str, names: list[str], shards: list[Made], made: dict[str, Any]
+    split: str, names: list[str], shards: list[WrittenShard], made: dict[str, Any]
 ) -> SplitInfo:
     lengths = [len(shard.table) for shard in shards]
     return SplitInfo(
@@ -121,14 +103,14 @@ def _split_info(
 def _claim(
     folder: Path, split: str, made: dict[str, Any], classes: Sequence[str], names: Sequence[str]
 ) -> Path:
-    """A folder holds a split of one source and one recipe; other shards are never written over."""
+    """Write down what a split will be made of; ShardError if other shards are in the way."""
     record = folder / f".{split}.making.json"
-    info = read_info(str(folder), Storage())
+    info = read_info(str(folder))
     begun = record.exists()
     if info is not None and split in info.splits:
         before, known = info.splits[split].made, [*info.splits[split].filenames, index_name(split)]
     else:
-        before, known = _read_record(record, dict) if begun else made, []
+        before, known = read_record(record, dict) if begun else made, []
     if not begun:
         _check_free(folder, [*names, index_name(split)], known)
     changed = [name for name in made if before.get(name) != made[name]]
@@ -149,7 +131,7 @@ def _claim(
 
 
 def _remove_parts(folder: Path, split: str) -> None:
-    """Remove what a maker that was killed had half written."""
+    """Remove what a process that was killed had half written."""
     shard = rf"{split}-\d+\.tar"
     ours = rf"{shard}|\.{shard}\.json|\.{split}\.making\.json|_index-{split}\.npy|_info\.json"
     for path in folder.glob(".*.part"):
@@ -171,130 +153,13 @@ def _bad_path(folder: Path, split: str) -> Path:
 
 
 def _forget_bad(path: Path) -> None:
-    """Remove the list of bad samples of shards that are there no more; another file is refused."""
+    """Remove the list of bad samples of shards that were removed; another file is refused."""
     if BadSamples(0, 1, path).found:
         path.unlink()
 
 
-def _read_record(path: Path, kind: type[Record]) -> Record:
-    try:
-        record = json.loads(path.read_text())
-    except (OSError, ValueError, RecursionError) as error:
-        raise ShardError(f"{path} is no record of this program: {error}: remove it") from None
-    if not isinstance(record, kind):
-        raise ShardError(f"{path} is no record of this program: {shown(record)}: remove it")
-    return record
-
-
 def _publish(folder: Path, split: SplitInfo, classes: Sequence[str]) -> None:
-    info = read_info(str(folder), Storage()) or Info({})
+    info = read_info(str(folder)) or Info({})
     replace(info, splits={**info.splits, split.name: split}, classes=list(classes)).write(
         str(folder)
     )
-
-
-# --- one shard ---------------------------------------------------------------------------------
-
-
-def _make_one(
-    i: int, source: Source, folder: Path, names: Sequence[str], recipe: Preparation
-) -> Made:
-    path = folder / names[i]
-    found = _finished(path, recipe.endings)
-    if found is not None:
-        return found
-    order, size = _order(len(source), recipe.seed), recipe.samples_per_shard
-    bad: list[BadSample] = []
-    with atomic_write(path) as file:
-        written = _write(file, source, order[i * size : (i + 1) * size], recipe, path.name, bad)
-        file.flush()
-        if written:
-            table = _read_back(Path(file.name), path.name, written, recipe.endings)
-            done = Made(table, os.path.getsize(file.name), sha256_of(file.name), bad)
-            with atomic_write(_record(path)) as record:
-                record.write(json.dumps([done.sha256, bad]).encode())
-            return done
-    path.unlink()  # a shard of nothing but bad samples would be empty, and refused by readers
-    return Made(as_table([]), 0, "", bad)
-
-
-@lru_cache(maxsize=1)
-def _order(n: int, seed: int | None) -> Sequence[int]:
-    return range(n) if seed is None else shuffled(n, Purpose.MAKER, seed).tolist()
-
-
-def _write(
-    file: Any,
-    source: Source,
-    numbers: Sequence[int],
-    recipe: Preparation,
-    shard: str,
-    bad: list[BadSample],
-) -> list[tuple[str, int, int]]:
-    """Samples into a tar file; gives key, label and checksum of each. Bad items are left out."""
-    written = []
-    # fixed times and owners: the same samples make the same file
-    with TarWriter(file, encoder=False, mtime=0) as tar:
-        for number in numbers:
-            key = f"{number:08d}"
-            try:
-                item = source.item(number)
-                key = _key(number, item.name)
-                parts = recipe.prepare(item.data, item.ending)
-            except (BadData, OSError, MemoryError) as error:
-                bad.append(BadSample(shard, key, cut(error) or NO_MEMORY))
-                continue
-            if not 0 <= item.label <= LARGEST_LABEL:
-                raise ShardError(f"labels are from 0 to {LARGEST_LABEL}, got {item.label}: {key}")
-            label = str(item.label).encode()
-            for suffix, ending, data in parts:
-                tar.write({"__key__": key + suffix, ending: data, "cls": label})
-                written.append((key + suffix, item.label, zlib.crc32(data)))
-    return written
-
-
-def _key(number: int, name: str) -> str:
-    """Unique by the number in the source; the name is for people. A dot would end the key."""
-    return f"{number:08d}" + "_" * bool(name) + re.sub(r"[^A-Za-z0-9_-]", "_", name)[:60]
-
-
-def _read_back(
-    path: Path, name: str, written: list[tuple[str, int, int]], endings: Sequence[str]
-) -> NDArray[Any]:
-    """The rows of a new shard, if what is on disk is what was meant to be written."""
-    with open(path, "rb") as file:
-        rows: list[Row] = scan(file, name, endings)
-        for row, (key, label, checksum) in zip(rows, written, strict=True):
-            if (row.key, row.label, _checksum(file, row)) != (key, label, checksum):
-                raise ShardError(f"{path}: {key!r} on disk differs from what was written")
-    return as_table(rows, [checksum for *_, checksum in written])
-
-
-def _record(path: Path) -> Path:
-    return path.with_name(f".{path.name}.json")
-
-
-def _finished(path: Path, endings: Sequence[str]) -> Made | None:
-    """A shard that an earlier run finished: by its record, or by `_info.json`."""
-    if not path.exists():
-        return None
-    if _record(path).exists():
-        sha256, bad = _read_record(_record(path), list)
-    else:
-        info = read_info(str(path.parent), Storage())
-        known = chain.from_iterable(
-            zip(split.filenames, split.sha256, strict=True)
-            for split in (info.splits.values() if info else ())
-        )
-        sha256, bad = dict(known).get(path.name), []
-    if sha256 is None or sha256_of(path) != sha256:
-        return None
-    with open(path, "rb") as file:
-        rows = scan(file, path.name, endings)
-        table = as_table(rows, [_checksum(file, row) for row in rows])
-    return Made(table, path.stat().st_size, sha256, [BadSample(*each) for each in bad])
-
-
-def _checksum(file: IO[bytes], row: Row) -> int:
-    file.seek(row.offset)
-    return zlib.crc32(file.read(row.size))

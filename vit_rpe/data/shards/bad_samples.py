@@ -13,7 +13,7 @@ from vit_rpe.messages import shown
 
 from ..errors import BadSample, ShardError
 
-DEFAULT_LIMIT = 0.001
+DEFAULT_BAD_LIMIT = 0.001
 _HEAD = list(BadSample._fields)
 
 Found = dict[tuple[str, str], BadSample]
@@ -28,7 +28,7 @@ class BadSamples:
     """
 
     def __init__(
-        self, num_samples: int, limit: float = DEFAULT_LIMIT, path: str | Path | None = None
+        self, num_samples: int, limit: float = DEFAULT_BAD_LIMIT, path: str | Path | None = None
     ):
         if not 0 <= limit <= 1:
             raise ValueError(f"the limit of bad samples is a share from 0 to 1, got {limit}")

@@ -1,10 +1,10 @@
-"""The index of a set of shards: where every sample lies, mapped into memory, made once and kept.
+"""The index of a set of shards: where every sample is, mapped into memory, made once and kept.
 
 A row is 24 bytes and a key. The table is a plain .npy file that all workers of a machine share
 through the page cache, so that 10,000 shards cost no start-up time and no memory.
 
 Shards of our own have a checksum in each row, and `_info.json` has one of the table: what is read
-is what was written. Of shards of others only the headers are read, which have none.
+is what was written. Shards made by others have no checksums: only their headers are read.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,9 +25,9 @@ from vit_rpe.files import atomic_write, cache_folder, sha256_of
 from vit_rpe.messages import shown
 
 from ..errors import MissingShards, ShardError
-from ..parallel import in_processes
+from ..images.decode import IMAGE_ENDINGS
+from ..parallel import parallel_map
 from .layout import (
-    IMAGE_ENDINGS,
     Info,
     SplitInfo,
     exists,
@@ -44,11 +44,19 @@ from .storage import (
     join,
     local_path,
 )
-from .tar_index import Row, scan
+from .tar_index import Row, index_tar
 
 VERSION = 1  # of the rows; part of the names in the cache
-FIELDS = {"offset": "<i8", "size": "<i8", "label": "<i4"}  # and the key; CRC where it is known
+FIELDS = {"offset": "<i8", "size": "<i8", "label": "<i4"}  # and the key; CRC if it is known
 CRC = {"crc": "<u4"}  # of the bytes of the sample
+
+
+class IndexOptions(NamedTuple):
+    """How the headers of shards are read, where there is no index yet."""
+
+    endings: tuple[str, ...]
+    workers: int
+    progress: bool
 
 
 @dataclass(frozen=True)
@@ -89,7 +97,7 @@ class Shards:
 
     @cached_property
     def digest(self) -> str:
-        """What tells these data from others, wherever they lie: a SHA-256 sum."""
+        """A SHA-256 sum of the data, the same wherever they are stored."""
         content = self.sums or [hashlib.sha256(self.rows.tobytes()).hexdigest()]
         return hashlib.sha256(repr((self.lengths, *content)).encode()).hexdigest()
 
@@ -98,10 +106,11 @@ class Shards:
         return np.cumsum(self.lengths, dtype=np.int64)
 
     def shard_of(self, samples: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The number of the shard that each sample is in."""
         return np.searchsorted(self._ends, samples, side="right")
 
     def find(self, url: str, key: str) -> list[int]:
-        """The number of a sample by its shard and key; none where there is no such sample."""
+        """Find the number of a sample by its shard and key; an empty list if there is none."""
         if url not in self.urls:
             return []
         shard = self.urls.index(url)
@@ -110,7 +119,7 @@ class Shards:
         return [first + i for i, each in enumerate(keys) if key_text(each) == key]
 
     def check_size(self, shard: int) -> None:
-        """A shard that was changed after its index was made would give wrong samples."""
+        """Raise ShardError if a shard has changed its size since its index was made."""
         url = self.urls[shard]
         if not self.sizes or (is_remote(url) and not self.storage.cache):
             return
@@ -121,14 +130,14 @@ class Shards:
             )
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without the table, which each process maps for itself."""
+        """Leave out the table, which each process maps for itself."""
         state = dict(self.__dict__)
         state.pop("rows", None)
         return state
 
 
 def key_text(key: bytes) -> str:
-    """A key as people see it."""
+    """Decode a key for people to read."""
     return bytes(key).decode("utf-8", "replace")
 
 
@@ -142,26 +151,25 @@ def open_shards(
     workers: int = 1,
     progress: bool = False,
 ) -> Shards:
-    """Shards in a folder, behind an fsspec address, by a pattern `x-{000..146}.tar`, or in a list.
+    """Open the shards of a folder, an fsspec address, a pattern `x-{000..146}.tar` or a list.
 
-    With `_info.json` and our index beside them nothing is read but these. Otherwise the headers of
-    all shards are read once, by `workers` processes, and the index is kept in the cache folder; a
-    count in `_info.json` that is wrong is an error. `cache` keeps shards from afar in that folder.
+    With `_info.json` and our index next to them nothing else is read. Otherwise the headers of all
+    shards are read once, by `workers` processes, and the index is kept in the cache folder; a count
+    in `_info.json` that is wrong is an error. `cache` is a folder that keeps remote shards.
     """
     for each in [address] if isinstance(address, str) else address:
         check_address(each)
-    storage = Storage(cache, allow_pipe)
+    storage, options = Storage(cache, allow_pipe), IndexOptions(tuple(endings), workers, progress)
     info = None
     if isinstance(address, str):
         address = os.path.expanduser(address)
         info = None if is_pattern(address) else read_info(address, storage)
     if info is not None and isinstance(address, str):
-        chosen, how = _chosen(info, split, address), (tuple(endings), workers, progress)
-        return _open_listed(address, info, chosen, storage, how)
+        return _open_listed(address, info, _chosen(info, split, address), storage, options)
     urls = find_shards(address, split) if isinstance(address, str) else list(address)
     if not urls:
         raise ShardError("an empty list of shards")
-    return _open_cached(tuple(urls), None, storage, tuple(endings), workers, progress)
+    return _open_cached(tuple(urls), None, storage, options)
 
 
 def _chosen(info: Info, split: str | None, address: str) -> SplitInfo:
@@ -173,17 +181,13 @@ def _chosen(info: Info, split: str | None, address: str) -> SplitInfo:
 
 
 def _open_listed(
-    folder: str,
-    info: Info,
-    split: SplitInfo,
-    storage: Storage,
-    how: tuple[tuple[str, ...], int, bool],
+    folder: str, info: Info, split: SplitInfo, storage: Storage, options: IndexOptions
 ) -> Shards:
-    """By `_info.json`, with our table beside it if there is one."""
+    """Open the shards that `_info.json` lists, with our table if there is one next to it."""
     urls = tuple(join(folder, name) for name in split.filenames)
     table = join(folder, index_name(split.name))
     if not exists(table):
-        return _open_cached(urls, split, storage, *how, info.classes)
+        return _open_cached(urls, split, storage, options, info.classes)
     if is_remote(table):
         table = _fetched(table, info, storage)
     path = local_path(table)
@@ -204,7 +208,7 @@ def _open_listed(
 
 
 def _fetched(table: str, info: Info, storage: Storage) -> str:
-    """A local copy of an index, because it has to be mapped; of the version of this info."""
+    """Copy a remote index, of the version of this info, to a local file that can be mapped."""
     path = _cache_path("index", table, repr(info))
     if not path.exists():
         with storage.open(table) as source, atomic_write(path) as target:
@@ -216,20 +220,19 @@ def _open_cached(
     urls: tuple[str, ...],
     split: SplitInfo | None,
     storage: Storage,
-    endings: tuple[str, ...],
-    workers: int,
-    progress: bool,
+    options: IndexOptions,
     classes: Sequence[str] = (),
 ) -> Shards:
-    """By an index in the cache folder, made now if it is not there or if a file has changed."""
+    """Open shards by an index in the cache, made now if it is missing or a file has changed."""
     known = [(url, _stamp(url)) for url in urls]
-    path = _cache_path("rows", *map(str, known), *endings, str(VERSION))
+    path = _cache_path("rows", *map(str, known), *options.endings, str(VERSION))
     lengths = _kept_lengths(path)
     if lengths is None:
-        work = partial(scan_shard, storage=storage, endings=endings)
-        scanned = list(in_processes(work, urls, workers, "index" if progress else None))
-        write_table(path, scanned)
-        lengths = tuple(len(rows) for rows in scanned)
+        work = partial(index_shard, storage=storage, endings=options.endings)
+        title = "index" if options.progress else None
+        tables = list(parallel_map(work, urls, options.workers, title))
+        write_table(path, tables)
+        lengths = tuple(len(table) for table in tables)
         with atomic_write(path.with_suffix(".json")) as file:
             file.write(json.dumps(lengths).encode())
     if split is not None:
@@ -239,7 +242,7 @@ def _open_cached(
 
 
 def _kept_lengths(table: Path) -> tuple[int, ...] | None:
-    """The lengths of the shards of an index in the cache, if it is there and whole."""
+    """Read the lengths of the shards of an index in the cache; None if it is not whole."""
     try:
         lengths = tuple(map(int, json.loads(table.with_suffix(".json").read_text())))
         rows = np.load(table, mmap_mode="r", allow_pickle=False)
@@ -249,13 +252,14 @@ def _kept_lengths(table: Path) -> tuple[int, ...] | None:
 
 
 def check_lengths(split: SplitInfo, lengths: Sequence[int]) -> None:
+    """Raise ShardError if a shard has not the number of samples that `_info.json` says."""
     for name, claimed, found in zip(split.filenames, split.shard_lengths, lengths, strict=True):
         if claimed != found:
             raise ShardError(f"_info.json says {claimed} samples for {name}, which has {found}")
 
 
 def _stamp(url: str) -> str:
-    """What tells a new version of a local file from the old; others are told by name alone."""
+    """Tell a new version of a local file from the old; other files are known only by name."""
     if is_remote(url) or is_command(url):
         return ""
     try:
@@ -270,13 +274,14 @@ def _cache_path(kind: str, *parts: str) -> Path:
     return cache_folder() / "index" / f"{kind}-{digest}.npy"
 
 
-def scan_shard(url: str, storage: Storage, endings: Sequence[str]) -> NDArray[Any]:
+def index_shard(url: str, storage: Storage, endings: Sequence[str]) -> NDArray[Any]:
+    """Read the headers of a shard into rows of an index."""
     with storage.open(url) as file:
-        return as_table(scan(file, url, endings))
+        return as_table(index_tar(file, url, endings))
 
 
 def as_table(rows: Sequence[Row], checksums: Sequence[int] | None = None) -> NDArray[Any]:
-    """Rows of an index, with the CRC-32 sums of the samples where they are known."""
+    """Make rows of an index, with the CRC-32 sums of the samples if they are known."""
     keys = [row.key.encode("utf-8", "surrogateescape") for row in rows]
     width = max(map(len, keys), default=1)
     numbers = FIELDS if checksums is None else FIELDS | CRC
@@ -290,9 +295,9 @@ def as_table(rows: Sequence[Row], checksums: Sequence[int] | None = None) -> NDA
 
 
 def write_table(path: str | Path, tables: Sequence[NDArray[Any]]) -> str:
-    """The rows of all shards as one .npy file: no pickle in it, so that reading it runs nothing.
+    """Write the rows of all shards as one .npy file, and return its SHA-256 sum.
 
-    Gives its SHA-256 sum.
+    There is no pickle in it, so that reading it runs nothing.
     """
     with atomic_write(path) as file:
         np.lib.format.write_array(file, np.concatenate(tables), allow_pickle=False)

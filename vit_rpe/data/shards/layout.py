@@ -1,7 +1,7 @@
 """Names and files of a set of shards: tar members, `_info.json` in timm's layout, addresses.
 
 folder/_info.json            {splits: {train: {name, num_samples, filenames, shard_lengths}}}
-folder/_index-train.npy      where each sample lies (index.py); made anew where it is missing
+folder/_index-train.npy      where each sample is (index.py); made again if it is missing
 folder/train-00000.tar       00000012_cat.jpg, 00000012_cat.cls, ...
 """
 
@@ -29,8 +29,6 @@ from .storage import (
 )
 
 INFO_NAMES = ("_info.json", "info.json")
-# in order of preference, should a sample have several; timm calls JPEGs jpg
-IMAGE_ENDINGS = ("jpg", "jpeg", "png", "webp", "bmp", "gif", "ppm", "tif", "tiff")
 LABEL_ENDINGS = ("cls", "class", "label")
 LARGEST_INFO = 1 << 28  # in bytes; 10,000 shards need some two million
 LARGEST_LABEL = 999_999_999  # nine digits: the index has four bytes for it
@@ -38,7 +36,7 @@ LARGEST_LABEL = 999_999_999  # nine digits: the index has four bytes for it
 
 @dataclass(frozen=True)
 class SplitInfo:
-    """One split in `_info.json`. The second half is ours; timm passes over it."""
+    """One split in `_info.json`. The second half of the fields is ours; timm ignores it."""
 
     name: str
     num_samples: int
@@ -52,21 +50,26 @@ class SplitInfo:
 
 @dataclass(frozen=True)
 class Info:
+    """The content of `_info.json`."""
+
     splits: dict[str, SplitInfo]
     classes: list[str] = field(default_factory=list)
 
     def write(self, folder: str) -> None:
+        """Write `_info.json` into a folder."""
         text = json.dumps(asdict(self), indent=1, sort_keys=True) + "\n"
         with atomic_write(join(folder, INFO_NAMES[0])) as file:
             file.write(text.encode())
 
 
 def index_name(split: str) -> str:
+    """Name the index of a split."""
     return f"_index-{split}.npy"
 
 
-def read_info(folder: str, storage: Storage) -> Info | None:
-    """The `_info.json` of a folder, or None where there is none."""
+def read_info(folder: str, storage: Storage | None = None) -> Info | None:
+    """Read the `_info.json` of a folder; None if there is none."""
+    storage = storage or Storage()
     for name in INFO_NAMES:
         url = join(folder, name)
         if exists(url):
@@ -76,7 +79,7 @@ def read_info(folder: str, storage: Storage) -> Info | None:
 
 
 def parse_info(text: bytes, url: str) -> Info:
-    """Check what a file of somebody else claims before anything is built on it."""
+    """Read `_info.json`, which others may have written; ShardError if it contradicts itself."""
     try:
         data = json.loads(text)
         splits = {name: _split(name, split) for name, split in data["splits"].items()}
@@ -128,24 +131,25 @@ def _check_split(split: SplitInfo, url: str) -> None:
 
 
 def _is_within(name: str) -> bool:
-    """Whether a name that a file gives is that of a file in the file's folder, or below it."""
+    """Tell whether a name in `_info.json` is that of a file in its folder, or below it."""
     path = PurePosixPath(name)
     inside = not path.is_absolute() and ".." not in path.parts
     return inside and bool(name) and not re.search(r"\0|:/|::|^pipe:", name)
 
 
 def exists(url: str) -> bool:
+    """Tell whether there is a file at an address."""
     fs, path = file_system(url)
     return bool(fs.exists(path))
 
 
 def is_pattern(address: str) -> bool:
-    """Whether an address names shards, `x-{000..146}.tar` or a list, and not a folder of them."""
+    """Tell whether an address names shards, `x-{000..146}.tar`, and not a folder of them."""
     return is_command(address) or re.search(r"\.tar($|[.}:?])|[{*]", address) is not None
 
 
 def find_shards(address: str, split: str | None) -> list[str]:
-    """The shards that an address means, where no `_info.json` lists them."""
+    """Find the shards that an address means, where no `_info.json` lists them."""
     if is_pattern(address):
         found = [url for each in expand_urls(address) for url in _glob(each)]
     else:
@@ -166,7 +170,7 @@ def _glob(url: str) -> list[str]:
 
 
 def _of_split(address: str, urls: list[str], split: str) -> list[str]:
-    """Shards whose name, or folder, has the split as a word: `imagenet1k-train-0001.tar`."""
+    """Choose shards whose name or folder has the split as a word: `imagenet1k-train-0001.tar`."""
     word = re.compile(rf"(^|[^a-z]){re.escape(split)}([^a-z]|$)", re.IGNORECASE)
     names = [url.removeprefix(local_path(address)).removeprefix(address) for url in urls]
     found = [url for url, name in zip(urls, names, strict=True) if word.search(name)]

@@ -1,8 +1,8 @@
-"""The samples of one shard: a walk over the headers of a tar file, without reading its images.
+"""The samples of one shard, from the headers of a tar file, without reading its images.
 
 Members are grouped as webdataset does: the name up to the first dot of its last part is the key,
-the rest says what the member is, and members of a sample stand together. Only images and labels are
-ever looked at. Everything else, a pickle above all, stays closed.
+the rest says what the member is, and members of a sample follow each other. Only data and labels
+are ever read. Everything else, a pickle above all, stays closed.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ class _Member(NamedTuple):
     size: int
 
 
-def scan(file: IO[bytes], name: str, endings: Sequence[str]) -> list[Row]:
-    """All samples of a shard; a shard that is damaged, or ambiguous, is refused."""
+def index_tar(file: IO[bytes], name: str, endings: Sequence[str]) -> list[Row]:
+    """List the samples of a shard; ShardError if it is damaged or ambiguous."""
     rows = [_row(file, name, group, endings) for group in _groups(file, name)]
     if not rows:
         raise ShardError(f"{name} is empty: no sample in it")
@@ -69,7 +69,7 @@ def _members(file: IO[bytes], name: str) -> Iterator[_Member]:
     try:
         with tarfile.open(fileobj=file, mode="r:") as tar:
             for member in tar:
-                _check_place(member, name)
+                _check_size(member, name)
                 end = member.offset_data + -(-member.size // _BLOCK) * _BLOCK
                 key, ending = base_plus_ext(member.name)
                 if not member.isreg() or _META.match(member.name) or not key or not ending:
@@ -94,7 +94,7 @@ def _check_end(file: IO[bytes], name: str, end: int) -> None:
         raise ShardError(f"{name} has no end mark at byte {end}: it is cut off or damaged there")
 
 
-def _check_place(member: tarfile.TarInfo, shard: str) -> None:
+def _check_size(member: tarfile.TarInfo, shard: str) -> None:
     """Sizes can be stored in ways that allow any number; sparse members are not in one piece."""
     if not 0 <= member.size <= _LARGEST or member.issparse():
         what = (

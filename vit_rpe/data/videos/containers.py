@@ -22,15 +22,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from vit_rpe.extras import MissingExtra
 from vit_rpe.messages import cut
 
-from ..errors import BadData, ShardError
-from ..images.decode import MAX_CLIP_PIXELS, MAX_PIXELS, ImageDecoder
-from ..shards.layout import IMAGE_ENDINGS
+from ..errors import BadData
+from ..images.decode import IMAGE_ENDINGS, MAX_CLIP_PIXELS, MAX_PIXELS, ImageDecoder
 
 # in order of preference, should a sample have several
 VIDEO_ENDINGS = ("mp4", "webm", "mkv", "avi", "mov", "m4v", "zip")
-BACKENDS = ("pyav", "torchcodec")
+VIDEO_BACKENDS = ("pyav", "torchcodec")
 Frame = NDArray[np.uint8]  # (H, W, 3)
 
 
@@ -61,9 +61,9 @@ class VideoDecoder:
     max_pixels: int = MAX_PIXELS  # of a frame
 
     def __post_init__(self) -> None:
-        if self.backend not in BACKENDS:
+        if self.backend not in VIDEO_BACKENDS:
             raise ValueError(
-                f"a backend of videos is one of {', '.join(BACKENDS)}, got {self.backend!r}"
+                f"a backend of videos is one of {', '.join(VIDEO_BACKENDS)}, got {self.backend!r}"
             )
 
     def __call__(self, data: bytes) -> Video:
@@ -98,6 +98,22 @@ def _container(data: bytes) -> str:
     raise BadData("not a video in one of mp4, mov, webm, mkv, avi, or a zip archive of frames")
 
 
+def all_frames(video: Video) -> Iterator[Frame]:
+    """Decode every frame: a video that breaks off is bad, which opening it does not show."""
+    count = 0
+    for frame in video:
+        count += 1
+        yield frame
+    if count < video.num_frames:
+        raise BadData(f"cut off: {count} of {video.num_frames} frames decode")
+
+
+def check_all(video: Video) -> None:
+    """Decode every frame and keep none; BadData if one does not decode."""
+    for _ in all_frames(video):
+        pass
+
+
 class FrameArchive:
     """The frames of a folder, as image files in a zip archive; `frame_10` comes after `frame_9`."""
 
@@ -105,7 +121,7 @@ class FrameArchive:
 
     def __init__(self, data: bytes, decode: Callable[[bytes], object]):
         self._decode = decode
-        with undecodable():
+        with as_bad_data():
             self._archive = zipfile.ZipFile(io.BytesIO(data))
             everything = self._archive.infolist()
             members = [m for m in everything if ending_of(m.filename) in IMAGE_ENDINGS]
@@ -122,7 +138,7 @@ class FrameArchive:
     def files(self) -> Iterator[tuple[str, bytes]]:
         """Ending and bytes of each frame, as they are."""
         for name in self._names:
-            with undecodable():
+            with as_bad_data():
                 data = self._archive.read(name)
             yield ending_of(name), data
 
@@ -138,7 +154,7 @@ class FrameArchive:
         return map(self._frame, range(self.num_frames))
 
     def _frame(self, number: int) -> Frame:
-        with undecodable():
+        with as_bad_data():
             return np.asarray(self._decode(self._archive.read(self._names[number])))
 
 
@@ -170,11 +186,11 @@ def check_pixels(height: int, width: int, frames: int, max_pixels: int) -> None:
 
 
 @contextmanager
-def undecodable() -> Iterator[None]:
-    """Decoders raise what they like; here it all means one thing."""
+def as_bad_data() -> Iterator[None]:
+    """Raise BadData for whatever a decoder raises."""
     try:
         yield
-    except (BadData, ShardError):
+    except (BadData, MissingExtra):
         raise
     except Exception as error:
         raise BadData(f"{type(error).__name__}: {cut(error)}") from None

@@ -11,8 +11,10 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from ..errors import BadData, ShardError
-from .containers import Frame, check_pixels, stacked, undecodable
+from vit_rpe.extras import MissingExtra, import_extra
+
+from ..errors import BadData
+from .containers import Frame, as_bad_data, check_pixels, stacked
 
 
 class PyAVVideo:
@@ -25,7 +27,7 @@ class PyAVVideo:
         self._av = pyav()
         if container == "mov":
             _check_boxes(data)
-        with undecodable(), self._opened() as file:
+        with as_bad_data(), self._opened() as file:
             stream = self._stream(file)
             self.rate, size = stream.average_rate, (stream.height, stream.width)
             packets = [packet for packet in file.demux(stream) if packet.size]
@@ -41,7 +43,7 @@ class PyAVVideo:
 
     def frames(self, numbers: Sequence[int]) -> Tensor:
         wanted, found = set(numbers), {}
-        with undecodable():
+        with as_bad_data():
             for number, frame in self._from(min(numbers)):
                 if number in wanted:
                     found[number] = self._pixels(frame, len(wanted))
@@ -50,7 +52,7 @@ class PyAVVideo:
         return stacked([found[number] for number in numbers if number in found], numbers)
 
     def __iter__(self) -> Iterator[Frame]:
-        with undecodable(), self._opened() as file:
+        with as_bad_data(), self._opened() as file:
             for frame in file.decode(self._stream(file)):
                 yield self._pixels(frame, 1)
 
@@ -72,7 +74,7 @@ class PyAVVideo:
             yield from enumerate(file.decode(self._stream(file)))
 
     def _pixels(self, frame: Any, count: int) -> Frame:
-        """As people see it. A frame can be larger than its container says."""
+        """Return the pixels upright; a frame can be larger than its container says."""
         if frame.is_corrupt:
             raise BadData("a frame is corrupt")
         check_pixels(frame.height, frame.width, count, self._max_pixels)
@@ -91,27 +93,27 @@ class PyAVVideo:
 
 
 def _check_boxes(data: bytes) -> None:
-    """An mp4 or mov file is a row of boxes, each after its size: the last one ends with the file.
+    """Raise BadData for an mp4 or mov file that is cut off: FFmpeg would see a shorter video.
 
-    FFmpeg would take one that is cut off for a shorter video.
+    It is a row of boxes, each after its size: the last one ends with the file.
     """
-    place = 0
-    while place + 8 <= len(data):
-        size = int.from_bytes(data[place : place + 4])
+    start = 0
+    while start + 8 <= len(data):
+        size = int.from_bytes(data[start : start + 4])
         if size == 1:  # too large for four bytes
-            size = int.from_bytes(data[place + 8 : place + 16])
+            size = int.from_bytes(data[start + 8 : start + 16])
         if size == 0:  # up to the end, wherever that is
             return
-        if size < 8 or place + size > len(data):
-            raise BadData(f"cut off: {len(data)} bytes, and a box from {place} to {place + size}")
-        place += size
+        if size < 8 or start + size > len(data):
+            raise BadData(f"cut off: {len(data)} bytes, and a box from {start} to {start + size}")
+        start += size
 
 
 class TorchCodecVideo:
-    """The same by torchcodec."""
+    """One video file in memory, decoded by torchcodec."""
 
     def __init__(self, data: bytes, container: str, max_pixels: int):
-        with undecodable(), _found_by_torchcodec():
+        with as_bad_data(), _torchcodec_is_there():
             from torchcodec.decoders import VideoDecoder  # pyright: ignore
 
             self._video = VideoDecoder(data, num_ffmpeg_threads=1)
@@ -123,37 +125,36 @@ class TorchCodecVideo:
 
     def frames(self, numbers: Sequence[int]) -> Tensor:
         check_pixels(*self._size, len(numbers), self._max_pixels)
-        with undecodable():
+        with as_bad_data():
             return self._video.get_frames_at(list(numbers)).data
 
     def __iter__(self) -> Iterator[Frame]:
-        with undecodable():
+        with as_bad_data():
             for frame in self._video:
                 yield frame.permute(1, 2, 0).numpy()
 
 
 def pyav() -> Any:
-    try:
-        import av
-    except ImportError:
-        raise ShardError(
-            "video files are decoded by PyAV: pip install vit_rpe[video]; folders of frames "
-            "(zip members) need nothing"
-        ) from None
-    return av
+    """Import PyAV; archives of frames do not need it."""
+    return import_extra("av", "video", "decoding a video file, unlike a folder of frames,")
 
 
 @contextmanager
-def _found_by_torchcodec() -> Iterator[None]:
-    """It looks for FFmpeg's libraries when it is first used; a sample is not to blame for that."""
+def _torchcodec_is_there() -> Iterator[None]:
+    """Raise MissingExtra if torchcodec, or FFmpeg's libraries for it, are not installed.
+
+    It looks for them when it is first used; the sample is not to blame.
+    """
     try:
         yield
     except ImportError:
-        raise ShardError("no torchcodec here: pip install torchcodec, or decode by pyav") from None
+        raise MissingExtra(
+            "no torchcodec here: pip install torchcodec, or decode by pyav"
+        ) from None
     except RuntimeError as error:
         if "libtorchcodec" not in str(error):
             raise
-        raise ShardError(
+        raise MissingExtra(
             "torchcodec finds no FFmpeg libraries (libavcodec, ...): install them, or decode by "
             "pyav, which brings its own"
         ) from None

@@ -1,4 +1,4 @@
-"""From a video to clips, by torchvision's transforms: a draw holds for all frames of a clip."""
+"""Video to clips, by torchvision's transforms: a draw holds for all frames of a clip."""
 
 from __future__ import annotations
 
@@ -9,19 +9,18 @@ from functools import cached_property
 from typing import Any
 
 import torch
-from timm.data.constants import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
 from torch import Tensor
 from torchvision import tv_tensors
 from torchvision.transforms import InterpolationMode, v2
 from torchvision.transforms.v2 import functional as tvf
 
-from ..augment.normalize import Erasing, Finish
+from ..augment.normalize import NormalizeAndErase
 from ..images.decode import check_resized
 from ..images.transform import LEAST_CROP, TRIVIAL
 from .clips import ClipSampler
 from .containers import Video
 
-CROPS = (1, 3)
+CLIP_CROPS = (1, 3)
 _RAND = re.compile(r"rand(?:-m(\d+)|-n(\d+))*")
 _OPTIONS = (
     *("scale", "ratio", "hflip", "vflip", "color_jitter", "auto_augment", "interpolation"),
@@ -49,10 +48,10 @@ class ClipTransform:
         unknown = sorted(set(self.options) - set(_OPTIONS))
         if unknown:
             raise ValueError(f"no option {unknown[0]!r} for clips; there are {', '.join(_OPTIONS)}")
-        if self.crops not in CROPS:
+        if self.crops not in CLIP_CROPS:
             raise ValueError(f"crops of a clip are 1 or 3, got {self.crops}")
         if self.options.get("re_mode") == "rand" and self.options.get("re_prob"):
-            raise ValueError("re_mode 'rand' would give each frame another colour: const or pixel")
+            raise ValueError("re_mode 'rand' would give each frame another color: const or pixel")
         if self.options.get("crop_mode") not in (None, "center"):
             raise ValueError(f"crop_mode of clips is center, got {self.options['crop_mode']!r}")
         crop = self.options.get("crop_pct", 1.0)
@@ -69,12 +68,12 @@ class ClipTransform:
         return 1 if self.training else self.sampler.clips * self.crops
 
     def shape(self, epoch: int) -> tuple[int, ...]:
-        clip = (len(self._finish.mean), self.sampler.frames, self.size, self.size)
+        clip = (len(self._normalize.mean), self.sampler.frames, self.size, self.size)
         return clip if self.views == 1 else (self.views, *clip)
 
-    def finish(self, images: Tensor, draws: Sequence[tuple[int, ...]]) -> Tensor:
-        """Normalised clips, some with a box erased from all frames."""
-        return self._finish(images, draws)
+    def normalize(self, images: Tensor, draws: Sequence[tuple[int, ...]]) -> Tensor:
+        """Normalize clips and erase a box of all frames from some."""
+        return self._normalize(images, draws)
 
     def _drawn(self, video: Video) -> Tensor:
         frames = video.frames(self.sampler.random(video.num_frames))
@@ -100,12 +99,12 @@ class ClipTransform:
     def _cropped(self, frames: Tensor) -> list[Tensor]:
         height, width = frames.shape[-2:]
         top, left = (height - self.size) // 2, (width - self.size) // 2
-        places = [(top, left)]
+        corners = [(top, left)]
         if self.crops == 3:
             wide = width >= height
             ends = (0, left, width - self.size) if wide else (0, top, height - self.size)
-            places = [(top, end) if wide else (end, left) for end in ends]
-        return [frames[..., y : y + self.size, x : x + self.size] for y, x in places]
+            corners = [(top, end) if wide else (end, left) for end in ends]
+        return [frames[..., y : y + self.size, x : x + self.size] for y, x in corners]
 
     @cached_property
     def _mode(self) -> InterpolationMode:
@@ -122,18 +121,14 @@ class ClipTransform:
         steps += [flip(p) for flip, p in flips if p]
         jitter = o.get("color_jitter")
         if o.get("auto_augment") is not None:
-            steps.append(_policy(o["auto_augment"]))  # as in timm, instead of colour jitter
+            steps.append(_policy(o["auto_augment"]))  # as in timm, instead of color jitter
         elif jitter:
             steps.append(v2.ColorJitter(jitter, jitter, jitter))
         return v2.Compose(steps)
 
     @cached_property
-    def _finish(self) -> Finish:
-        o, erasing = self.options, None
-        if self.training and o.get("re_prob"):
-            erasing = Erasing(o["re_prob"], o.get("re_mode", "const"), o.get("re_count", 1))
-        mean, std = o.get("mean", IMAGENET_DEFAULT_MEAN), o.get("std", IMAGENET_DEFAULT_STD)
-        return Finish(mean, std, erasing, dims=3)
+    def _normalize(self) -> NormalizeAndErase:
+        return NormalizeAndErase.from_options(self.options, training=self.training, dims=3)
 
 
 def _random_crop(size: int, options: dict[str, Any]) -> v2.Transform:

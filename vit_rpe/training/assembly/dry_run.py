@@ -12,8 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from vit_rpe.data import VideoRecipe, make_shards
-from vit_rpe.data.making.sources import Arrays, Clips
+from vit_rpe.data.making import Arrays, Clips, VideoPreparation, make_shards
 
 from ..distributed import accelerator_for, broadcast, main_first
 from ..errors import RecipeError
@@ -117,7 +116,7 @@ def _with_random_samples(run: Run) -> Run:
     if recipe.num_frames is None:
         make_shards(Arrays(pixels, labels, []), folder, "train")
     else:
-        make_shards(Clips(pixels, labels, []), folder, "train", VideoRecipe())
+        make_shards(Clips(pixels, labels, []), folder, "train", VideoPreparation())
     changes = {"data_dir": str(folder), "train_split": "train", "num_classes": classes}
     changes["val_split"] = recipe.val_split and "train"
     return run.with_recipe(recipe.model_copy(update=changes))

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from vit_rpe.data import BadSamples, Loader, Plan, Shards, Transform
+from vit_rpe.data import BadSamples, Images, Loader, Modality, Plan, Shards, Transform
 
 from ..errors import RecipeError
-from ..medium import Images, Medium
 from ..recipe.schema import Recipe
 from ..run import Run
 from .data_config import check_data_config
@@ -33,13 +32,13 @@ def training_loader(run: Run, inputs: Inputs, config: dict[str, Any]) -> Loader:
         shards,
         plan,
         training_transform(recipe, run.modality, config),
-        decode=run.modality.decode,
+        modality=run.modality,
         workers=recipe.workers,
         num_classes=inputs.num_classes,
         bad=_bad_samples(run, shards, "train"),
         pin_memory=run.device.type == "cuda",
         rank=run.rank,
-        world=run.world_size,
+        world_size=run.world_size,
         device=run.device,
     )
 
@@ -69,7 +68,7 @@ def evaluation_loader(
     config: dict[str, Any],
     batch_size: int,
     *,
-    modality: Medium | None = None,
+    modality: Modality | None = None,
     world_size: int = 1,
     **options: Any,
 ) -> Loader:
@@ -90,14 +89,14 @@ def evaluation_loader(
         shards,
         plan,
         transform,
-        decode=modality.decode,
-        world=world_size,
+        modality=modality,
+        world_size=world_size,
         num_classes=num_classes,
         **options,
     )
 
 
-def training_transform(recipe: Recipe, modality: Medium, config: dict[str, Any]) -> Transform:
+def training_transform(recipe: Recipe, modality: Modality, config: dict[str, Any]) -> Transform:
     """Make the transform to train with; without augmentation it is that of evaluation."""
     side = config["input_size"][-1]
     if recipe.no_aug:

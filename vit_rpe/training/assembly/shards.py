@@ -7,14 +7,20 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-from vit_rpe.data import ShardError, Shards, make_shards, open_shards
-from vit_rpe.data.errors import MissingShards
-from vit_rpe.data.shards.layout import read_info
-from vit_rpe.data.shards.storage import Storage
+from vit_rpe.data import (
+    MissingShards,
+    Modality,
+    ShardError,
+    Shards,
+    make_shards,
+    open_shards,
+    read_info,
+    try_decoder,
+)
+from vit_rpe.extras import MissingExtra
 
 from ..distributed import main_first
 from ..errors import RecipeError
-from ..medium import Medium, try_decoder
 from ..recipe.schema import Recipe
 from ..recipe.sources import SOURCES
 from ..run import Run
@@ -36,7 +42,7 @@ def open_inputs(run: Run) -> Inputs:
     return main_first(run.accelerator, lambda: _inputs(run.recipe, run.modality, run.is_main))
 
 
-def _inputs(recipe: Recipe, modality: Medium, make: bool) -> Inputs:
+def _inputs(recipe: Recipe, modality: Modality, make: bool) -> Inputs:
     if make:
         _make(recipe)
     train, val = (_open(recipe, modality, field) for field in ("train_split", "val_split"))
@@ -55,7 +61,7 @@ def _make(recipe: Recipe) -> None:
     """Make the shards of `data_source`, or wait for another run that is about to."""
     if recipe.data_source is None:
         return
-    info = read_info(recipe.data_dir, Storage())
+    info = read_info(recipe.data_dir)
     found = set() if info is None else set(info.splits)
     if {recipe.train_split, recipe.val_split or recipe.train_split} <= found:
         return
@@ -65,7 +71,7 @@ def _make(recipe: Recipe) -> None:
         make_shards(samples, recipe.data_dir, split, made.preparation, wait=PATIENCE)
 
 
-def _open(recipe: Recipe, modality: Medium, field: str) -> Shards | None:
+def _open(recipe: Recipe, modality: Modality, field: str) -> Shards | None:
     split = getattr(recipe, field)
     if split is None:
         return None
@@ -75,12 +81,12 @@ def _open(recipe: Recipe, modality: Medium, field: str) -> Shards | None:
         )
         try_decoder(modality, shards)
         return shards
-    except ShardError as error:
+    except (ShardError, MissingExtra) as error:
         hint = _hint(recipe, modality, field) if isinstance(error, MissingShards) else ""
         raise RecipeError(f"data_dir, {field}: {error}{hint}") from None
 
 
-def _hint(recipe: Recipe, modality: Medium, field: str) -> str:
+def _hint(recipe: Recipe, modality: Modality, field: str) -> str:
     """Say what to do if there are no shards, or none of a split."""
     if field == "val_split":
         return "; val_split=null trains without evaluation"

@@ -12,7 +12,7 @@ import torch
 from timm.utils.model_ema import ModelEmaV3
 from torch import Tensor, nn
 
-from vit_rpe.data.seeding import seed_model
+from vit_rpe.data import seed_model
 
 from ..distributed import (
     broadcast_buffers,

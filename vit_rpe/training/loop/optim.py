@@ -12,7 +12,7 @@ from timm.scheduler.scheduler_factory import create_scheduler_v2
 from timm.utils.agc import adaptive_clip_grad
 from torch import Tensor, nn
 
-from vit_rpe.data.seeding import Purpose, torch_generator
+from vit_rpe.data import Purpose, torch_generator
 
 from ..errors import RecipeError
 from ..recipe.schema import Recipe

@@ -8,10 +8,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, WithJsonSchema
 
-from vit_rpe.data import Recipe as ImageRecipe
-from vit_rpe.data import VideoRecipe
-from vit_rpe.data.making.datasets import digits
-from vit_rpe.data.making.moving import moving_digits
+from vit_rpe.data.making import ImagePreparation, VideoPreparation, digits, moving_digits
 
 
 @dataclass(frozen=True)
@@ -23,12 +20,12 @@ class DataSource:
 
     @property
     def has_videos(self) -> bool:
-        return isinstance(self.preparation, VideoRecipe)
+        return isinstance(self.preparation, VideoPreparation)
 
 
 SOURCES = {
-    "digits": DataSource(digits, ImageRecipe()),
-    "moving_digits": DataSource(moving_digits, VideoRecipe()),
+    "digits": DataSource(digits, ImagePreparation()),
+    "moving_digits": DataSource(moving_digits, VideoPreparation()),
 }
 
 

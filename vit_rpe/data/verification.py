@@ -1,50 +1,44 @@
-"""Whether a set of shards is what its `_info.json` says, and whether its images decode."""
+"""Check that a set of shards is what its `_info.json` says, and that its samples decode."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import numpy as np
 
-from ..batches import Sample, SampleReader
-from ..errors import BadData, BadSample, ShardError
-from ..images.decode import ImageDecoder
-from ..parallel import in_processes
-from .index import Shards
-from .layout import SplitInfo
+from .errors import BadData, BadSample, ShardError
+from .modality import Images, Modality
+from .parallel import parallel_map
+from .shards.index import Shards
+from .shards.layout import SplitInfo
+from .shards.samples import Sample, SampleReader
 
 
 def verify(
     shards: Shards,
     split: SplitInfo | None = None,
     *,
+    modality: Modality | None = None,
     num_classes: int | None = None,
-    decode: Callable[[bytes], Any] | None = None,
     workers: int = 1,
     progress: bool = False,
 ) -> list[BadSample]:
-    """The bad samples of a set. A shard whose checksum is wrong is an error."""
+    """Find the bad samples of a set; ShardError for a shard whose checksum is wrong."""
     check = partial(
-        _verify_one,
+        _verify_shard,
         shards=shards,
         sums=split.sha256 if split else [],
+        modality=modality or Images(),
         num_classes=num_classes,
-        decode=decode or ImageDecoder(),
     )
     title = "verify" if progress else None
-    found = in_processes(check, range(len(shards.urls)), workers, title)
+    found = parallel_map(check, range(len(shards.urls)), workers, title)
     return [bad for each in found for bad in each]
 
 
-def _verify_one(
-    shard: int,
-    shards: Shards,
-    sums: list[str],
-    num_classes: int | None,
-    decode: Callable[[bytes], Any],
+def _verify_shard(
+    shard: int, shards: Shards, sums: list[str], modality: Modality, num_classes: int | None
 ) -> list[BadSample]:
     url = shards.urls[shard]
     if sums:
@@ -56,13 +50,13 @@ def _verify_one(
     bad = []
     for number in range(first, first + shards.lengths[shard]):
         (sample,) = reader.read(np.array([number]))
-        bad += [sample] if isinstance(sample, BadSample) else _undecodable(sample, decode)
+        bad += [sample] if isinstance(sample, BadSample) else _undecodable(sample, modality)
     return bad
 
 
-def _undecodable(sample: Sample, decode: Callable[[bytes], Any]) -> list[BadSample]:
+def _undecodable(sample: Sample, modality: Modality) -> list[BadSample]:
     try:
-        decode(sample.data)
+        modality.check(sample.data)
     except BadData as error:
         return [BadSample(sample.shard, sample.key, str(error))]
     return []
