@@ -110,7 +110,7 @@ def add_held_out(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--val-fraction",
         type=between,
-        help="hold so much of each class out as the split val, by the names of files",
+        help="hold out this fraction of each class as the split val, by file names",
     )
 
 
@@ -124,7 +124,7 @@ def add_video(kinds: argparse._SubParsersAction) -> None:
     kind.add_argument("--split", default="train", help="name, where there is no train/ or val/")
     kind.add_argument("--root", type=Path, help="folder of the paths in a .csv (default: its own)")
     add = kind.add_argument
-    add("--clip-frames", type=positive_integer, help="one sample for each clip of so many frames")
+    add("--clip-frames", type=positive_integer, help="one sample for each clip of this many frames")
     add("--min-frames", type=positive_integer, default=1, help="shorter videos are bad")
     add("--crf", type=int, default=VideoPreparation.crf, help="quality of re-encoded videos (x264)")
     add_held_out(kind)

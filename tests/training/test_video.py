@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from tests.data.samples import sample, write_shard
-from tests.data.videos import archive, clip_sample, video
+from tests.data.video_samples import archive, clip_sample, video
 from tests.training.launch import launch, train
 from tests.training.runs import assert_same_run, progress, write_recipe
 from tests.training.test_resume import run_and_stop, run_to_end

@@ -64,14 +64,17 @@ class Loader:
 
     @property
     def shards(self) -> Shards:
+        """The shards that are read."""
         return self._made.shards
 
     @property
     def plan(self) -> Plan:
+        """The plan that says who reads what."""
         return self._made.plan
 
     @property
     def modality(self) -> Modality:
+        """Images or videos."""
         return self._made.modality
 
     def epoch(self, epoch: int) -> Iterator[Batch]:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 
 class Purpose(IntEnum):
-    """Draws for different purposes are unrelated, also where their other numbers agree."""
+    """The purpose of a draw: draws for different purposes are unrelated, even for equal keys."""
 
     SHARDS = 0
     WINDOW = 1
@@ -32,18 +32,18 @@ class Purpose(IntEnum):
 
 
 def shuffled(n: int, purpose: Purpose, *key: int) -> NDArray[np.int64]:
-    """The numbers below n in an order that follows from the key alone."""
+    """Return the numbers below n in an order that depends only on the key."""
     stream = np.random.PCG64(np.random.SeedSequence((purpose, *key)))
     return np.argsort(stream.random_raw(n), kind="stable")
 
 
 def generator(purpose: Purpose, *key: int) -> np.random.Generator:
-    """Numbers for what is drawn once and kept, such as the motions of a made clip."""
+    """Make a NumPy generator, for data that are synthesized once, such as moving clips."""
     return np.random.Generator(np.random.PCG64(np.random.SeedSequence((purpose, *key))))
 
 
 def seed_all(purpose: Purpose, *key: int) -> None:
-    """Start the generators of Python, NumPy and torch (CPU): timm's augmentations draw from all."""
+    """Seed the generators of Python, NumPy and torch (CPU): timm's augmentations use all three."""
     first, second, *rest = np.random.SeedSequence((purpose, *key)).generate_state(4).tolist()
     random.seed(first)
     np.random.seed(second)
@@ -51,12 +51,12 @@ def seed_all(purpose: Purpose, *key: int) -> None:
 
 
 def seed_model(*key: int) -> None:
-    """Start the generators of torch, of all devices, for what a model draws in a training step."""
+    """Seed torch's generators on all devices, for what a model draws in a training step."""
     torch.manual_seed(_seed(Purpose.MODEL, *key))
 
 
 def torch_generator(device: torch.device, purpose: Purpose, *key: int) -> torch.Generator:
-    """A generator of torch on a device, for what draws from one of its own."""
+    """Make a torch generator on a device, for code that takes one."""
     return torch.Generator(device).manual_seed(_seed(purpose, *key))
 
 
@@ -67,7 +67,7 @@ def _seed(*key: int) -> int:
 
 @contextmanager
 def preserve_rng() -> Iterator[None]:
-    """Give the generators back as they were: the caller's own draws must not notice ours."""
+    """Restore the generators at the end, so that the caller's draws do not depend on ours."""
     states = random.getstate(), np.random.get_state(), torch.default_generator.get_state()
     try:
         yield

@@ -1,1 +1,1 @@
-"""What happens to whole batches: normalizing and erasing, mixing."""
+"""Augmentation of whole batches: normalizing and erasing, mixing."""

@@ -25,7 +25,7 @@ class Erasing:
 
     @cached_property
     def erase(self) -> RandomErasing:
-        """timm's own, drawing on the CPU, so that all devices erase the same."""
+        """timm's module, which draws on the CPU, so that all devices erase the same."""
         return RandomErasing(self.prob, mode=self.mode, max_count=self.count, device="cpu")
 
 
@@ -42,7 +42,7 @@ class NormalizeAndErase:
     def from_options(
         cls, options: Mapping[str, Any], *, training: bool, dims: int
     ) -> NormalizeAndErase:
-        """Make one from timm's options: mean, std, and in training re_prob, re_mode, re_count."""
+        """Read timm's options: mean, std, and in training re_prob, re_mode, re_count."""
         erasing = None
         if training and options.get("re_prob"):
             mode, count = options.get("re_mode", "const"), options.get("re_count", 1)
@@ -66,7 +66,7 @@ class NormalizeAndErase:
 
 
 def _normalized(images: Tensor, mean: Tensor, std: Tensor) -> Tensor:
-    """(images - mean) / std.
+    """Compute (images - mean) / std.
 
     On a CPU one image at a time, as it fits into the cache, and by NumPy: torch would start threads
     for each, which get in the way of the workers.

@@ -1,8 +1,8 @@
 """Bytes of an image to pixels: named, safe formats only, and never more pixels than allowed.
 
-Images are turned as their EXIF orientation says. Of 16 bits (also in PIL's mode I) the range from 0
-to 65535 becomes 0 to 255; of floats that from 0 to 1, or to 255 if one is above 1. Values beyond
-these ranges have no brightness that could be known: such an image is bad.
+Images are turned as their EXIF orientation says. Values of 16 bits (also in PIL's mode I) are
+scaled from 0 ... 65535 to 0 ... 255, floats from 0 ... 1, or taken as they are up to 255 if one is
+above 1. The brightness of values beyond these ranges is unknown: such an image is bad.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _TURNS = {
 
 @dataclass(frozen=True)
 class ImageDecoder:
-    """Decodes to an upright PIL image of one mode, RGB or L."""
+    """Decode bytes to an upright PIL image of one mode, RGB or L."""
 
     mode: str = "RGB"
     max_pixels: int = MAX_PIXELS
@@ -66,7 +66,7 @@ def upright(image: Image.Image) -> Image.Image:
     """Turn an image as its EXIF orientation says, which is then dropped."""
     try:
         orientation = image.getexif().get(Base.Orientation)
-    except Exception:  # EXIF of cameras and programs of all kinds: what is spoilt turns nothing
+    except Exception:  # EXIF of cameras and programs of all kinds: damaged ones turn nothing
         return image
     if orientation not in _TURNS:
         return image
@@ -77,7 +77,7 @@ def upright(image: Image.Image) -> Image.Image:
 
 
 def _eight_bits(image: Image.Image) -> Image.Image:
-    """An image of bytes; PIL would cut off all that is above 255."""
+    """Scale an image to bytes; PIL would cut off all values above 255."""
     if image.mode != "F" and not image.mode.startswith("I"):
         return image
     values = np.asarray(image)
@@ -95,9 +95,9 @@ def _eight_bits(image: Image.Image) -> Image.Image:
 def check_resized(
     width: int, height: int, side: int, *, frames: int = 1, longer: bool = False
 ) -> None:
-    """Refuse images that would explode: of a line of pixels resizing can make a hundred million.
+    """Raise BadData if resizing would make too many pixels, as it can of an image one pixel wide.
 
-    `side` is what the shorter or the longer side becomes.
+    `side` is the new length of the shorter or the longer side.
     """
     scale = side / (max if longer else min)(width, height)
     new = round(width * scale), round(height * scale)

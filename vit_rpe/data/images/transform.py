@@ -59,7 +59,7 @@ class Resolution:
 
 @dataclass(frozen=True)
 class ImageTransform:
-    """timm's transform of images, by its own names of options, at the resolution of each epoch.
+    """timm's transform of images, with timm's option names, at the resolution of each epoch.
 
     `auto_augment` is a RandAugment ("rand-m9-mstd0.5-inc1"), AutoAugment ("original", "v0"),
     3-Augment ("3a") or AugMix policy of timm's, or "trivial". `options` are the other arguments of
@@ -107,7 +107,7 @@ class ImageTransform:
         options = {"is_training": self.training, "use_prefetcher": True, **self.options}
         trivial = options.get("auto_augment") == TRIVIAL
         if trivial:
-            # it stands where timm has its policies, which put color jitter out of use
+            # it takes the place of timm's policies, which turn color jitter off
             options.update(auto_augment=None, color_jitter=None)
         if not (trivial and self.training):
             return _mended(_limited(create_transform(side, **options)))
@@ -120,7 +120,7 @@ class ImageTransform:
 
 
 def _limited(transform: Any) -> Any:
-    """timm's transform behind a check of the size that it would make before it crops."""
+    """Put a check of the resized image before timm's transform."""
 
     def check(image: Image.Image) -> Image.Image:
         check_resized(*image.size, side, longer=longer)
@@ -139,7 +139,7 @@ def _limited(transform: Any) -> Any:
 
 
 def _mended(transform: Any) -> Apply:
-    """timm's transform with a posterize that keeps 0 bits, as its policies ask for at times."""
+    """Replace timm's posterize by one that can keep 0 bits, as its policies sometimes ask for."""
     for step in transform.transforms:
         policy = getattr(step, "policy", None) or [getattr(step, "ops", [])]
         for op in chain.from_iterable(policy):
@@ -149,7 +149,7 @@ def _mended(transform: Any) -> Apply:
 
 
 def _posterize(image: Image.Image, bits_to_keep: int, **options: Any) -> Image.Image:
-    """Nothing is left of an image that keeps no bits; Pillow 13 would raise an error."""
+    """Posterize an image; one that keeps no bits becomes black, where Pillow 13 raises an error."""
     if bits_to_keep < 1:
         return Image.new(image.mode, image.size)
     return auto_augment.posterize(image, bits_to_keep, **options)

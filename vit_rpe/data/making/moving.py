@@ -1,7 +1,7 @@
 """Clips made of still images that move: sets on which a single frame cannot tell the class.
 
-Everything moves on a torus: what leaves the canvas on one side comes back on the other, and the
-place where a motion starts is drawn evenly. So each frame by itself looks alike in all classes.
+Everything moves on a torus: what leaves the canvas on one side comes back on the other, and motions
+start at a uniformly drawn point. So each frame by itself looks alike in all classes.
 """
 
 from __future__ import annotations
@@ -29,16 +29,18 @@ DIRECTIONS = {"right": (0, 1), "left": (0, -1), "down": (1, 0), "up": (-1, 0)}
 
 
 def straight(draw: Draw, time: NDArray[np.int64], direction: tuple[int, int]) -> Track:
-    """At one or two pixels a frame."""
+    """Draw a straight track of one or two pixels a frame."""
     return draw.integers(1, 3) * np.outer(time, direction).astype(np.float64)
 
 
 def circling(draw: Draw, time: NDArray[np.int64], turn: int) -> Track:
+    """Draw a circle, clockwise for `turn` 1, the other way for -1."""
     angle = turn * 2 * np.pi * (time / PERIOD + draw.random())
     return draw.uniform(2.5, 4) * np.stack([np.sin(angle), np.cos(angle)], 1)
 
 
 def swinging(draw: Draw, time: NDArray[np.int64], direction: tuple[int, int]) -> Track:
+    """Draw a swing to and fro along a direction."""
     wave = np.sin(2 * np.pi * (time / PERIOD + draw.random()))
     return draw.uniform(2.5, 4) * wave[:, None] * np.array(direction)
 
@@ -54,7 +56,7 @@ MOTIONS: dict[str, Callable[[Draw, NDArray[np.int64]], Track]] = {
 
 @dataclass(frozen=True)
 class MovingDigits:
-    """Each image moves `copies` times, each time in one of MOTIONS: the class is the motion."""
+    """Images in motion, each `copies` times, in one of MOTIONS: the class is the motion."""
 
     images: Bytes  # (N, h, w)
     copies: int = 2
@@ -71,7 +73,7 @@ class MovingDigits:
         return clip_item(*self.clip(i))
 
     def clip(self, i: int) -> tuple[Bytes, int]:
-        """The frames (T, H, W) and the class of a clip."""
+        """Make the frames (T, H, W) of a clip, and its class."""
         draw = generator(Purpose.SCENE, self.seed, i)
         label = int(draw.integers(len(MOTIONS)))
         track = MOTIONS[self.classes[label]](draw, np.arange(self.frames))
@@ -84,8 +86,11 @@ class MovingDigits:
 
 @dataclass(frozen=True)
 class MovingPairs:
-    """Two items of different kinds move over each other, one across, the other up or down; the
-    class is which kind does which. Items and motions alone, without who does what, tell half."""
+    """Two items of different kinds in motion, one across, the other up or down.
+
+    The class says which kind does which. Knowing the items and the motions, but not which item has
+    which motion, tells half of it.
+    """
 
     images: Bytes  # (N, h, w)
     labels: NDArray[np.int64]
@@ -135,15 +140,15 @@ class MovingPairs:
 
 
 def _moved(image: Bytes, track: Track, draw: Draw, side: int) -> Bytes:
-    """The image along a track, from a place that is drawn, (T, side, side)."""
+    """Move an image along a track from a random start, (T, side, side)."""
     canvas = np.zeros((side, side), np.uint8)
     canvas[: image.shape[0], : image.shape[1]] = image
-    places = np.round(track + draw.integers(0, side, 2)).astype(int)
-    return np.stack([np.roll(canvas, tuple(place), (0, 1)) for place in places.tolist()])
+    shifts = np.round(track + draw.integers(0, side, 2)).astype(int)
+    return np.stack([np.roll(canvas, tuple(shift), (0, 1)) for shift in shifts.tolist()])
 
 
 def moving_digits() -> dict[str, Source]:
-    """scikit-learn's digits in motion; the images of the validation clips are held out."""
+    """Put scikit-learn's digits in motion; validation clips have images of their own."""
     return {
         split: MovingDigits(source.images, seed=number)
         for number, (split, source) in enumerate(digits().items())
@@ -151,7 +156,7 @@ def moving_digits() -> dict[str, Source]:
 
 
 def moving_pairs(folder: str | Path, train: int = 12_000, test: int = 2_000) -> dict[str, Source]:
-    """Pairs of Fashion-MNIST's items in motion, from its idx files."""
+    """Put pairs of Fashion-MNIST's items in motion, from its idx files."""
     sizes = {"train": train, "test": test}
     return {
         split: MovingPairs(source.images, source.labels, KINDS, sizes[split], seed=number)

@@ -27,7 +27,7 @@ from .encode import frame_archive, h264
 
 
 class Part(NamedTuple):
-    """One sample of an item. `suffix`, behind its key, tells several samples of one item apart."""
+    """One sample of an item; `suffix`, after its key, tells several samples of one item apart."""
 
     suffix: str
     ending: str

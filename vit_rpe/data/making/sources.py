@@ -1,4 +1,4 @@
-"""Where samples come from before they are in shards: files, arrays, datasets."""
+"""Sources of samples for shards: files, arrays, datasets."""
 
 from __future__ import annotations
 
@@ -62,14 +62,14 @@ class Files:
         return Item(path.stem, label, ending_of(path.name), read_regular(path))
 
     def fingerprint(self) -> str:
-        """Of names, labels and sizes: a file that was replaced by another is noticed."""
+        """Hash names, labels and sizes, so that a file that was replaced is noticed."""
         sizes = map(_sizes, (self.root / name for name in self.names))
         return digest(zip(self.names, self.labels, sizes, strict=True))
 
 
 @dataclass(frozen=True)
 class Arrays:
-    """Grey images in an array (N, H, W) of bytes, kept as PNG."""
+    """Gray images in an array (N, H, W) of bytes, kept as PNG."""
 
     images: NDArray[np.uint8]
     labels: NDArray[Any]
@@ -87,7 +87,7 @@ class Arrays:
 
 @dataclass(frozen=True)
 class Clips:
-    """Grey clips in an array (N, T, H, W) of bytes, kept as zip archives of PNG."""
+    """Gray clips in an array (N, T, H, W) of bytes, kept as zip archives of PNG."""
 
     clips: NDArray[np.uint8]
     labels: NDArray[Any]
@@ -123,12 +123,12 @@ class Dataset:
 
 
 def clip_item(clip: NDArray[np.uint8], label: int) -> Item:
-    """A clip (T, H, W) as an item."""
+    """Make an item of a clip (T, H, W)."""
     return Item("", label, "zip", frame_archive(("png", as_png(frame)) for frame in clip))
 
 
 def as_png(image: Image.Image | NDArray[np.uint8]) -> bytes:
-    """Without loss, and without the time of day or anything else that could differ."""
+    """Encode an image as PNG, without the time of day or anything else that could differ."""
     stream = io.BytesIO()
     picture = image if isinstance(image, Image.Image) else Image.fromarray(np.asarray(image))
     upright(picture).save(stream, format="PNG")
@@ -136,7 +136,7 @@ def as_png(image: Image.Image | NDArray[np.uint8]) -> bytes:
 
 
 def _sizes(path: Path) -> int | list[int]:
-    """Of a file, or of the frames in a folder; one that is missing is a bad sample, in its turn."""
+    """Size of a file, or of each frame in a folder; -1 if missing (a bad sample later)."""
     try:
         if path.is_dir():
             return [file.stat().st_size for file in frame_files(path)]
@@ -146,6 +146,7 @@ def _sizes(path: Path) -> int | list[int]:
 
 
 def digest(parts: Any) -> str:
+    """Hash parts, bytes or anything with a repr, to one SHA-256 sum."""
     total = hashlib.sha256()
     for part in parts:
         total.update(part if isinstance(part, bytes) else repr(part).encode("utf-8", "replace"))

@@ -1,4 +1,4 @@
-"""Bad samples: named in a file, counted, tolerated up to a limit, then a clear stop."""
+"""Bad samples: named in a file, counted, tolerated up to a limit, then an error."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ Found = dict[tuple[str, str], BadSample]
 
 
 class BadSamples:
-    """A record of the bad samples of a set, each named once; `limit` is a share of all samples.
+    """A record of the bad samples of a set, each named once; `limit` is a fraction of all samples.
 
     With a path, the record is a CSV file (shard, key, reason). It is read back on resuming, and
-    again after a process has added to it: so the limit is that of all processes together, from the
+    again after a process has added to it: so the limit holds for all processes together, from the
     beginning of the run.
     """
 
@@ -31,7 +31,7 @@ class BadSamples:
         self, num_samples: int, limit: float = DEFAULT_BAD_LIMIT, path: str | Path | None = None
     ):
         if not 0 <= limit <= 1:
-            raise ValueError(f"the limit of bad samples is a share from 0 to 1, got {limit}")
+            raise ValueError(f"the limit of bad samples is a fraction from 0 to 1, got {limit}")
         self.num_samples, self.limit = num_samples, limit
         self.path = None if path is None else Path(path)
         self.found: Found = {} if self.path is None else _read(self.path)
@@ -40,7 +40,7 @@ class BadSamples:
         return len(self.found)
 
     def add(self, samples: Iterable[BadSample]) -> None:
-        """Take note of bad samples; raise ShardError when there are too many by now."""
+        """Record bad samples; raise ShardError if there are too many by now."""
         met = {(bad.shard, bad.key): bad for bad in samples}
         new = [bad for name, bad in met.items() if name not in self.found]
         if new and self.path is not None:
@@ -51,7 +51,7 @@ class BadSamples:
             self.check()
 
     def review(self, is_bad: Callable[[BadSample], bool]) -> None:
-        """If there are too many, strike out what was repaired; raise if there still are."""
+        """If there are too many, remove those that were repaired; raise if there still are."""
         if not self._exceeded(len(self)):
             return
         kept = {name: bad for name, bad in self.found.items() if is_bad(bad)}
@@ -105,7 +105,7 @@ def _read(path: Path) -> Found:
 
 
 def _append(path: Path, samples: list[BadSample]) -> None:
-    """In one write, so that lines of several processes do not run into each other."""
+    """Append in one write, so that lines of several processes do not run into each other."""
     path.parent.mkdir(parents=True, exist_ok=True)
     rows: list[Iterable[str]] = [*samples]
     try:

@@ -16,7 +16,7 @@ from .tar_index import NO_DATA, NO_LABEL, WRONG_LABEL
 
 
 class Sample(NamedTuple):
-    """The bytes of a sample, as they lie in the shard, and what the index says about it."""
+    """The bytes of a sample, as they are in the shard, and what the index says about it."""
 
     data: bytes
     label: int

@@ -31,7 +31,7 @@ PROTOCOLS = (
     *("hf", "hdfs", "webhdfs", "ftp", "sftp", "ssh", "memory"),
 )
 
-TRIES = 4  # of a read from afar; a network that fails for longer is not the fault of a sample
+TRIES = 4  # of a remote read; a network that fails for longer is not the fault of a sample
 _FINAL = (FileNotFoundError, PermissionError, ValueError, TypeError)  # not worth another try
 OPEN_FILES = 128
 
@@ -57,13 +57,13 @@ def local_path(url: str) -> str:
 
 
 def check_address(url: str) -> None:
-    """Refuse what cannot be a name: Python's functions for files raise all kinds of errors."""
+    """Raise ShardError for what cannot be a name, where Python raises all kinds of errors."""
     if "\0" in url or any("\ud800" <= letter < "\udc80" for letter in url):
         raise ShardError(f"{shown(url)} is no address: it has a NUL or half a character in it")
 
 
 def file_system(url: str) -> tuple[Any, str]:
-    """The file system of an address and the path there, if it is of a kind that is allowed."""
+    """Return the file system of an address and the path there; ShardError if not allowed."""
     if not is_remote(url):
         return url_to_fs(local_path(url))
     protocol = url.partition("://")[0]
@@ -76,7 +76,7 @@ def file_system(url: str) -> tuple[Any, str]:
 
 
 def join(folder: str, name: str) -> str:
-    """The address of a file of a folder; one that is complete is left alone."""
+    """Join a folder and a file name; a complete address is returned as it is."""
     if is_remote(name) or is_command(name) or os.path.isabs(name):
         return name
     return f"{folder.rstrip('/')}/{name}" if is_remote(folder) else os.path.join(folder, name)
@@ -84,7 +84,7 @@ def join(folder: str, name: str) -> str:
 
 @dataclass
 class Storage:
-    """Reads parts of shards. `cache` keeps whole shards from afar in a local folder.
+    """Read parts of shards. `cache` is a local folder that keeps whole remote shards.
 
     `allow_pipe` lets an address such as `pipe:zcat x.tar.gz` run its command: only ever set it from
     the command line of the user, never from a file.
@@ -97,32 +97,33 @@ class Storage:
         self._files: OrderedDict[str, int] = OrderedDict()
 
     def read(self, spans: Sequence[Span]) -> list[bytes]:
-        """The bytes of each span; fewer than asked for where a file ends before."""
+        """Read the bytes of each span; fewer than asked for if the file ends before."""
         local = [self._local(span.url) for span in spans]
-        afar = [span for span, path in zip(spans, local, strict=True) if path is None]
-        fetched = iter(_fetch(afar))
+        remote = [span for span, path in zip(spans, local, strict=True) if path is None]
+        fetched = iter(_fetch(remote))
         return [
             next(fetched) if path is None else self._read_local(path, span)
             for span, path in zip(spans, local, strict=True)
         ]
 
     def open(self, url: str) -> IO[bytes]:
-        """A whole shard, to be read from its beginning."""
+        """Open a whole shard, to read it from its beginning."""
         path = self._local(url)
         if path is not None:
-            return _named(url, lambda: open_regular(path))
+            return _with_url(url, lambda: open_regular(path))
         fs, name = file_system(url)
-        return _patiently(url, lambda: fs.open(name, "rb"))
+        return _with_retries(url, lambda: fs.open(name, "rb"))
 
     def size(self, url: str) -> int:
+        """Return the size of a shard in bytes."""
         path = self._local(url)
         if path is not None:
-            return _named(url, lambda: os.stat(path).st_size)
+            return _with_url(url, lambda: os.stat(path).st_size)
         fs, name = file_system(url)
-        return int(_patiently(url, lambda: fs.size(name)))
+        return int(_with_retries(url, lambda: fs.size(name)))
 
     def _local(self, url: str) -> str | None:
-        """A local file with the bytes of a shard, if it has one; fetched when it should be."""
+        """Return a local file with the bytes of a shard, fetched into the cache if there is one."""
         if is_command(url):
             if not self.allow_pipe:
                 raise ShardError(
@@ -141,11 +142,11 @@ class Storage:
             path.parent.mkdir(parents=True, exist_ok=True)
             with FileLock(f"{path}.lock"):
                 if not path.exists():
-                    _patiently(url, lambda: _download(url, path))
+                    _with_retries(url, lambda: _download(url, path))
         return str(path)
 
     def _read_local(self, path: str, span: Span) -> bytes:
-        return _named(path, lambda: os.pread(self._file(path), span.size, span.offset))
+        return _with_url(path, lambda: os.pread(self._file(path), span.size, span.offset))
 
     def _file(self, path: str) -> int:
         if path in self._files:
@@ -176,7 +177,7 @@ def _download(url: str, path: Path) -> None:
 
 
 def _fetch(spans: list[Span]) -> list[bytes]:
-    """Spans from afar, all at once: a file system that can do so has them under way together."""
+    """Fetch remote spans all at once: file systems that can do so fetch them concurrently."""
     if not spans:
         return []
     fs, _ = file_system(spans[0].url)
@@ -187,18 +188,18 @@ def _fetch(spans: list[Span]) -> list[bytes]:
     def read() -> list[bytes]:
         return fs.cat_ranges(names, starts, ends, on_error="raise")  # pyright: ignore
 
-    found = _patiently(spans[0].url, read)
+    found = _with_retries(spans[0].url, read)
     for span, data in zip(spans, found, strict=True):
         if len(data) > span.size:
             raise ShardError(f"{span.url}: its server sends whole files only; set a cache folder")
     return found
 
 
-def _patiently(url: str, call: Callable[[], T]) -> T:
-    """A call over a network, tried again after a while if it fails."""
+def _with_retries(url: str, call: Callable[[], T]) -> T:
+    """Make a call over a network, and try again after a while if it fails."""
     for left in reversed(range(TRIES)):
         try:
-            return _named(url, call)
+            return _with_url(url, call)
         except ShardError as error:
             if not left or isinstance(error.__cause__, _FINAL):
                 raise
@@ -206,8 +207,8 @@ def _patiently(url: str, call: Callable[[], T]) -> T:
     raise AssertionError
 
 
-def _named(url: str, call: Callable[[], T]) -> T:
-    """A call whose errors say which file it was about."""
+def _with_url(url: str, call: Callable[[], T]) -> T:
+    """Make a call whose errors name the file."""
     try:
         return call()
     except ImportError as error:

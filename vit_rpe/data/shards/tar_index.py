@@ -31,7 +31,7 @@ _BLOCK = tarfile.BLOCKSIZE
 
 
 class Row(NamedTuple):
-    """Where the image of a sample lies in its shard, and the sample's label."""
+    """Where the data of a sample are in its shard, and its label."""
 
     key: str
     offset: int
@@ -87,7 +87,7 @@ def _members(file: IO[bytes], name: str) -> Iterator[_Member]:
 
 
 def _check_end(file: IO[bytes], name: str, end: int) -> None:
-    """tarfile takes the end of a file, or a damaged header, for the end of the archive."""
+    """Raise ShardError if there is no end mark: tarfile takes a damaged header for the end."""
     file.seek(end)
     mark = file.read(_BLOCK)
     if len(mark) < _BLOCK or any(mark):
@@ -95,7 +95,7 @@ def _check_end(file: IO[bytes], name: str, end: int) -> None:
 
 
 def _check_size(member: tarfile.TarInfo, shard: str) -> None:
-    """Sizes can be stored in ways that allow any number; sparse members are not in one piece."""
+    """Refuse members of an impossible size, and sparse ones, which are not in one piece."""
     if not 0 <= member.size <= _LARGEST or member.issparse():
         what = (
             "stored in pieces (sparse)" if member.issparse() else f"of {shown(member.size)} bytes"

@@ -19,9 +19,9 @@ CLIP = re.compile(rb"-clip\d+$")
 
 @dataclass(frozen=True)
 class ClipSampler:
-    """Which frames of a video make a clip of `frames` frames.
+    """A choice of the frames of a video that make a clip of `frames` frames.
 
-    With a `stride`, every stride-th frame from some place on. Without one, a clip spans the whole
+    With a `stride`, every stride-th frame from some frame on. Without one, a clip spans the whole
     video: one frame of each of `frames` equal parts. Training draws a clip; evaluation takes
     `clips` of them, spread evenly. A video that is too short is bad.
     """
@@ -37,7 +37,7 @@ class ClipSampler:
                 raise ValueError(f"a sampler of clips needs {name} >= 1, got {value}")
 
     def random(self, length: int) -> list[int]:
-        """Drawn from torch's generator."""
+        """Draw the frames of a clip from torch's generator."""
         room = self._room(length)
         if self.stride is None:
             within = torch.rand(self.frames, dtype=torch.float64)
@@ -46,7 +46,7 @@ class ClipSampler:
         return [start + i * self.stride for i in range(self.frames)]
 
     def uniform(self, length: int) -> list[list[int]]:
-        """`clips` clips; a single one lies in the middle."""
+        """Spread `clips` clips evenly; a single one is in the middle."""
         room = self._room(length)
         middles = [(i + 0.5) / self.clips for i in range(self.clips)]
         if self.stride is None:
@@ -57,22 +57,22 @@ class ClipSampler:
         return [[start + i * self.stride for i in range(self.frames)] for start in starts]
 
     def _room(self, length: int) -> int:
-        """Places where a clip can start, less one."""
+        """Return the last frame that a clip can start at; BadData if the video is too short."""
         span = (self.frames - 1) * (self.stride or 1) + 1
         if length < span:
             raise BadData(f"too short: {length} frames, a clip needs {span}")
         return length - span
 
     def _spread(self, length: int, within: Tensor) -> list[int]:
-        """One frame of each part; `within` says where in its part."""
+        """Take one frame of each part; `within` says where in its part, from 0 to 1."""
         parts = torch.arange(self.frames, dtype=torch.float64)
         return ((parts + within) * length / self.frames).long().clamp(max=length - 1).tolist()
 
 
 def videos_of(shards: Shards) -> NDArray[np.int64] | None:
-    """The number of the video that each sample is a clip of; None where samples are whole videos.
+    """Number the video that each sample is a clip of; None if samples are whole videos.
 
-    Clips of a video have its key and `-clip000`, `-clip001`, ... behind it.
+    Clips of a video have its key, followed by `-clip000`, `-clip001`, ...
     """
     keys = shards.rows["key"].tolist()
     names = [CLIP.sub(b"", key) for key in keys]

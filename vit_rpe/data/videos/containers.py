@@ -41,21 +41,21 @@ class Video(Protocol):
     def num_frames(self) -> int: ...
     @property
     def rate(self) -> Fraction | None:
-        """Frames per second, where the file says so."""
+        """Frames per second; None if the file does not say."""
         ...
 
     def frames(self, numbers: Sequence[int]) -> Tensor:
-        """The frames of these numbers as bytes, (T, 3, H, W)."""
+        """Decode the frames of these numbers to bytes, (T, 3, H, W)."""
         ...
 
     def __iter__(self) -> Iterator[Frame]:
-        """All frames, one after the other."""
+        """Decode all frames, one after the other."""
         ...
 
 
 @dataclass(frozen=True)
 class VideoDecoder:
-    """Opens a video. Backends may differ in the last bit of a pixel, so a run stays with one."""
+    """Open a video. Backends may differ in the last bit of a pixel, so a run stays with one."""
 
     backend: str = "pyav"
     max_pixels: int = MAX_PIXELS  # of a frame
@@ -77,7 +77,7 @@ class VideoDecoder:
 
 
 def is_video(data: bytes) -> bool:
-    """Whether these bytes are of one of the kinds that a VideoDecoder opens."""
+    """Tell whether these bytes are of one of the kinds that a VideoDecoder opens."""
     try:
         return bool(_container(data))
     except BadData:
@@ -85,8 +85,11 @@ def is_video(data: bytes) -> bool:
 
 
 def _container(data: bytes) -> str:
-    """The kind of file by its first bytes. FFmpeg is told and never guesses: among the kinds that
-    it would try are playlists, which name other files."""
+    """Tell the kind of file by its first bytes.
+
+    FFmpeg is told and never guesses: among the kinds that it would try are playlists, which name
+    other files.
+    """
     if data[:4] == b"PK\3\4":
         return "zip"
     if data[:4] == b"\x1aE\xdf\xa3":
@@ -136,7 +139,7 @@ class FrameArchive:
         return len(self._names)
 
     def files(self) -> Iterator[tuple[str, bytes]]:
-        """Ending and bytes of each frame, as they are."""
+        """Yield the ending and the bytes of each frame, as they are."""
         for name in self._names:
             with as_bad_data():
                 data = self._archive.read(name)
@@ -159,19 +162,19 @@ class FrameArchive:
 
 
 def ending_of(path: str) -> str:
-    """In small letters and without its dot; jpeg is jpg, which timm looks for."""
+    """Return the ending of a name in small letters, without its dot; jpg for jpeg, as in timm."""
     ending = splitext(path)[1].lower().lstrip(".")
     return "jpg" if ending == "jpeg" else ending
 
 
 def natural(path: str) -> list[tuple[int, str]]:
-    """An order of names: numbers by their value, between texts by the alphabet."""
+    """Return a sorting key of names: numbers by their value, texts between them by the alphabet."""
     parts = re.split(r"(\d+)", path)
     return [(int(part), part) if part.isdecimal() else (-1, part) for part in parts]
 
 
 def stacked(frames: Sequence[Frame], numbers: Sequence[int]) -> Tensor:
-    """(T, 3, H, W) of frames that must be all there, and of one size."""
+    """Stack frames to (T, 3, H, W); BadData if one is missing or of another size."""
     if len(frames) < len(numbers):
         raise BadData(f"cut off: {len(frames)} of the frames {list(numbers)} decode")
     sizes = {frame.shape[:2] for frame in frames}
@@ -181,6 +184,7 @@ def stacked(frames: Sequence[Frame], numbers: Sequence[int]) -> Tensor:
 
 
 def check_pixels(height: int, width: int, frames: int, max_pixels: int) -> None:
+    """Raise BadData if a frame, or all frames together, have too many pixels."""
     if height * width > max_pixels or height * width * frames > MAX_CLIP_PIXELS:
         raise BadData(f"decompression bomb: {frames} frames of {width} x {height} pixels")
 

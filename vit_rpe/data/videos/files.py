@@ -1,4 +1,4 @@
-"""Video files by PyAV, or by torchcodec where FFmpeg's libraries are there."""
+"""Video files, decoded by PyAV, or by torchcodec if FFmpeg's libraries are installed."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class PyAVVideo:
                 yield self._pixels(frame, 1)
 
     def _from(self, first: int) -> Iterator[tuple[int, Any]]:
-        """Numbered frames from a key frame at or before `first`."""
+        """Decode and number frames from a key frame at or before `first`."""
         if self._times and 0 < first < self.num_frames:
             with self._opened() as file:
                 stream = self._stream(file)

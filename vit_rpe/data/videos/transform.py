@@ -30,7 +30,7 @@ _OPTIONS = (
 
 @dataclass(frozen=True)
 class ClipTransform:
-    """Videos to clips (C, T, H, W) of bytes; in evaluation with several views (V, C, T, H, W).
+    """A transform of videos to clips (C, T, H, W) of bytes, or several views (V, C, T, H, W).
 
     `options` are those of ImageTransform, as far as they make sense for clips: `auto_augment` is
     "trivial" or a RandAugment "rand-m9-n2" (magnitude out of 10, operations). Clips are not flipped
@@ -64,7 +64,7 @@ class ClipTransform:
 
     @property
     def views(self) -> int:
-        """Clips x crops that are made of a video in evaluation."""
+        """Number of views of a video: clips x crops in evaluation, 1 in training."""
         return 1 if self.training else self.sampler.clips * self.crops
 
     def shape(self, epoch: int) -> tuple[int, ...]:

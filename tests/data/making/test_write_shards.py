@@ -1,63 +1,33 @@
-"""Images to shards and back: the same bytes and labels, every time, also after a stop."""
+"""Making shards: resumable, the same bytes every time, nothing overwritten."""
 
 from __future__ import annotations
 
 import csv
-import gzip
 import json
 import os
-import struct
-from pathlib import Path
+import shutil
 
-import numpy as np
 import pytest
 import webdataset as wds
 from PIL import Image
 
-from tests.data.samples import encoded, pixels
-from vit_rpe.data import ImageDecoder, SampleReader, ShardError, open_shards, read_info, verify
+from tests.data.samples import encoded, files, read_back, sample, write_shard
+from vit_rpe.data import (
+    BadSamples,
+    FolderBusy,
+    FolderLock,
+    ImageDecoder,
+    ShardError,
+    open_shards,
+    read_info,
+    verify,
+)
 from vit_rpe.data.making import (
-    Arrays,
     ImagePreparation,
-    csv_file,
     digits,
-    idx_folder,
     image_folder,
     make_shards,
-    torchvision_dataset,
 )
-
-COUNTS = {"train": {"cat": 5, "dog": 9, "yak": 3}, "val": {"cat": 2, "yak": 4}}
-
-
-def write_folder(root: Path) -> dict[str, list[tuple[int, bytes]]]:
-    """ImageNet's layout, with names that tar and webdataset would stumble over."""
-    wanted: dict[str, list[tuple[int, bytes]]] = {}
-    i = 0
-    for split, classes in COUNTS.items():
-        for name, count in classes.items():
-            (root / split / name).mkdir(parents=True)
-            for n in range(count):
-                i += 1
-                ending, kind = [(".JPEG", "JPEG"), (".png", "PNG"), (".jpg", "JPEG")][i % 3]
-                data = encoded(i, kind, height=8 + i, width=30 - i)
-                (root / split / name / f"ein Bild.{n} ü{'x' * 80}{ending}").write_bytes(data)
-                wanted.setdefault(split, []).append((sorted(COUNTS["train"]).index(name), data))
-    return wanted
-
-
-def read_back(folder: Path, split: str) -> list[tuple[int, bytes]]:
-    shards = open_shards(str(folder), split)
-    return [(s.label, s.data) for s in SampleReader(shards).read(np.arange(shards.num_samples))]
-
-
-def files(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
-
-
-@pytest.fixture
-def images(tmp_path):
-    return write_folder(tmp_path / "images")
 
 
 def test_folder_to_shards_and_back(images, tmp_path):
@@ -188,118 +158,6 @@ def test_too_many_bad_images_stop_the_maker(images, tmp_path):
     )
 
 
-def test_digits_are_stratified_and_come_back(tmp_path):
-    from sklearn.datasets import load_digits
-
-    bunch = load_digits()
-    found = []
-    for split, source in digits().items():
-        make_shards(source, tmp_path, split, ImagePreparation(samples_per_shard=300))
-        part = read_back(tmp_path, split)
-        counts = np.bincount([label for label, _ in part])
-        whole = np.bincount(bunch.target)
-        share = 0.8 if split == "train" else 0.2
-        assert (abs(counts - share * whole) <= 1).all()
-        found += part
-    images = [(np.asarray(ImageDecoder("L")(data), float) * 16 / 255).round() for _, data in found]
-    pairs = {(label, image.tobytes()) for (label, _), image in zip(found, images, strict=True)}
-    wanted = {(label, im.tobytes()) for label, im in zip(bunch.target, bunch.images, strict=True)}
-    assert pairs == wanted and len(found) == 1797
-
-
-def test_fashion_mnist_comes_back(tmp_path):
-    data = os.environ.get("VIT_RPE_DATA")
-    folder = Path(data or "") / "fashion-mnist"
-    if not data or not folder.is_dir():
-        pytest.skip("VIT_RPE_DATA names no folder with fashion-mnist in it")
-    source = idx_folder(folder)["test"]
-    assert isinstance(source, Arrays) and len(source) == 10_000
-    part = Arrays(source.images[:700], source.labels[:700], source.classes)
-    make_shards(part, tmp_path, "test", ImagePreparation(samples_per_shard=256, seed=None))
-    for i, (label, data) in enumerate(read_back(tmp_path, "test")):
-        assert label == source.labels[i]
-        np.testing.assert_array_equal(ImageDecoder("L")(data), source.images[i])
-
-
-def write_idx(path: Path, array: np.ndarray) -> None:
-    head = bytes([0, 0, 8, array.ndim]) + struct.pack(f">{array.ndim}I", *array.shape)
-    path.write_bytes(gzip.compress(head + array.tobytes()))
-
-
-def test_idx_files(tmp_path):
-    images = pixels(1, 7, 5)[None, :, :, 0].repeat(3, 0)
-    write_idx(tmp_path / "t10k-images-idx3-ubyte.gz", images)
-    write_idx(tmp_path / "t10k-labels-idx1-ubyte.gz", np.array([2, 0, 1], np.uint8))
-    (split,) = idx_folder(tmp_path).items()
-    assert split[0] == "test" and [split[1].item(i).label for i in range(3)] == [2, 0, 1]
-    write_idx(tmp_path / "t10k-labels-idx1-ubyte.gz", np.array([2, 0], np.uint8))
-    with pytest.raises(ValueError, match="has 3 images and 2 labels"):
-        idx_folder(tmp_path)
-    (tmp_path / "t10k-images-idx3-ubyte.gz").write_bytes(gzip.compress(b"\0\0\x08\x03\0"))
-    with pytest.raises((ValueError, struct.error)):
-        idx_folder(tmp_path)
-
-
-def test_csv_with_names_splits_and_bad_rows(tmp_path):
-    (tmp_path / "a").mkdir()
-    for i in range(3):
-        (tmp_path / "a" / f"{i}.png").write_bytes(encoded(i))
-    table = tmp_path / "list.csv"
-    table.write_text("path,label,split\na/0.png,yak,train\na/1.png,cat,val\na/2.png,cat,train\n")
-    splits = csv_file(table)
-    assert list(splits) == ["train", "val"] and list(splits["train"].classes) == ["cat", "yak"]
-    assert [splits["train"].item(i)[1] for i in range(2)] == [1, 0]
-    assert splits["val"].item(0).data == encoded(1)
-    for text, message in (
-        (
-            "path,label\n../x.png,1\n",
-            "line 2: a path within the folder of the files, got '../x.png'",
-        ),
-        ("path,label\n/etc/x.png,1\n", "line 2: a path within"),
-        ("path,label\na/0.png,\n", "line 2: path and label must be given"),
-        ("path,label\na/0.eps,1\n", "line 2: a file ending in jpg"),
-        ("file,label\na/0.png,1\n", "columns path and label, got"),
-    ):
-        table.write_text(text)
-        with pytest.raises(ValueError, match=message):
-            csv_file(table)
-
-
-def test_torchvision_dataset(tmp_path):
-    raw = tmp_path / "MNIST" / "raw"
-    raw.mkdir(parents=True)
-    for part, count in (("train", 5), ("t10k", 3)):
-        head = struct.pack(">4I", 0x803, count, 28, 28)
-        body = np.arange(count * 784, dtype=np.uint32).astype(np.uint8).tobytes()
-        (raw / f"{part}-images-idx3-ubyte").write_bytes(head + body)
-        labels = struct.pack(">2I", 0x801, count) + bytes(range(count))
-        (raw / f"{part}-labels-idx1-ubyte").write_bytes(labels)
-    splits = torchvision_dataset("MNIST", tmp_path)
-    info = make_shards(splits["test"], tmp_path / "out", "test", ImagePreparation(seed=None))
-    assert info.num_samples == 3 and len(splits["train"]) == 5
-    assert [label for label, _ in read_back(tmp_path / "out", "test")] == [0, 1, 2]
-    first = ImageDecoder("L")(read_back(tmp_path / "out", "test")[0][1])
-    np.testing.assert_array_equal(
-        first, np.arange(784, dtype=np.uint32).astype(np.uint8).reshape(28, 28)
-    )
-    with pytest.raises(ValueError, match="torchvision.datasets has no 'MNISTT'"):
-        torchvision_dataset("MNISTT", tmp_path)
-
-
-def test_folders_that_cannot_be_used(images, tmp_path):
-    with pytest.raises(ValueError, match="no folder"):
-        image_folder(tmp_path / "none")
-    with pytest.raises(ValueError, match="has no folders, one for each class"):
-        image_folder(tmp_path / "images" / "val" / "cat")
-    (tmp_path / "images" / "val" / "gnu").mkdir()
-    with pytest.raises(ValueError, match="has the class 'gnu', which train has not"):
-        image_folder(tmp_path / "images")
-    with pytest.raises(ShardError, match="no samples for the split 'train'"):
-        make_shards(Arrays(np.empty((0, 2, 2), np.uint8), np.empty(0), ()), tmp_path, "train")
-    with pytest.raises(ValueError, match="letters, digits and _, got '../x'"):
-        make_shards(digits()["val"], tmp_path, "../x")
-
-
 def test_info_is_timms(images, tmp_path):
     source = image_folder(tmp_path / "images")["val"]
     make_shards(source, tmp_path / "out", "val", ImagePreparation(samples_per_shard=4))
@@ -312,3 +170,84 @@ def test_info_is_timms(images, tmp_path):
     assert Image.open(
         tmp_path / "images" / "val" / "cat" / os.listdir(tmp_path / "images" / "val" / "cat")[0]
     )
+
+
+@pytest.fixture(scope="module")
+def source():
+    return digits()["val"]
+
+
+def test_a_shard_that_nobody_knows_is_never_written_over(source, tmp_path):
+    theirs = write_shard(tmp_path / "val-00001.tar", [sample(0)])
+    before = files(tmp_path)
+    with pytest.raises(ShardError, match="val-00001.tar is there, and neither _info.json nor"):
+        make_shards(source, tmp_path, "val", ImagePreparation(100))
+    assert files(tmp_path) == before
+    theirs.rename(tmp_path / "x.tar")
+    make_shards(source, tmp_path, "val", ImagePreparation(100))
+
+
+def test_shards_whose_info_is_lost_are_never_written_over(source, tmp_path):
+    make_shards(source, tmp_path, "val", ImagePreparation(100))
+    (tmp_path / "_info.json").unlink()
+    (tmp_path / "bad_samples-val.csv").write_text("shard,key,reason\ns,k,r\n")
+    before = files(tmp_path)
+    with pytest.raises(ShardError, match="val-00000.tar is there, and neither"):
+        make_shards(source, tmp_path, "val", ImagePreparation(100))
+    assert files(tmp_path) == before
+
+
+def test_an_index_or_link_that_nobody_knows_is_never_written_over(source, tmp_path):
+    (tmp_path / "_index-val.npy").write_text("mine")
+    with pytest.raises(ShardError, match="_index-val.npy is there"):
+        make_shards(source, tmp_path, "val", ImagePreparation(100))
+    (tmp_path / "_index-val.npy").unlink()
+    (tmp_path / "val-00000.tar").symlink_to("nowhere")
+    with pytest.raises(ShardError, match="val-00000.tar is there"):
+        make_shards(source, tmp_path, "val", ImagePreparation(100))
+
+
+def test_a_record_that_is_spoilt(source, tmp_path):
+    (tmp_path / ".val.making.json").write_text("[")
+    with pytest.raises(ShardError, match=".val.making.json is no record of this program"):
+        make_shards(source, tmp_path, "val", ImagePreparation(100))
+
+
+def test_bad_samples_of_shards_that_were_removed_are_forgotten(tmp_path):
+    (tmp_path / "images" / "a").mkdir(parents=True)
+    for i in range(4):
+        (tmp_path / "images" / "a" / f"{i}.png").write_bytes(encoded(i) if i else b"x")
+    out = tmp_path / "out"
+    make_shards(image_folder(tmp_path / "images")["train"], out, "train", max_bad=0.3)
+    assert len(BadSamples(4, 1, out / "bad_samples-train.csv")) == 1
+    for name in ("_info.json", "_index-train.npy", "train-00000.tar"):
+        (out / name).unlink()
+    (tmp_path / "images" / "a" / "0.png").write_bytes(encoded(0))
+    info = make_shards(image_folder(tmp_path / "images")["train"], out, "train", max_bad=0)
+    assert info.num_samples == 4 and not (out / "bad_samples-train.csv").exists()
+    shutil.rmtree(out)
+    out.mkdir()
+    (out / "bad_samples-train.csv").write_text("a diary\n")
+    with pytest.raises(ShardError, match="bad_samples-train.csv, line 1: "):
+        make_shards(image_folder(tmp_path / "images")["train"], out, "train")
+
+
+def test_what_a_killed_maker_left_is_removed(source, tmp_path):
+    """It can be killed while it writes any of its files; those of others stay."""
+    names = ("val-00001.tar", ".val-00001.tar.json", ".val.making.json", "_index-val.npy")
+    for name in (*names, "_info.json"):
+        (tmp_path / f".{name}.123.part").write_text("half")
+    others = {".train-00000.tar.123.part", ".mine.part"}
+    for name in others:
+        (tmp_path / name).write_text("half")
+    make_shards(source, tmp_path, "val", ImagePreparation(100))
+    assert {name for name in files(tmp_path) if name.startswith(".")} == others
+
+
+def test_a_folder_in_which_somebody_makes_shards_is_refused(source, tmp_path):
+    with FolderLock(tmp_path, what="maker of shards"):
+        with pytest.raises(FolderBusy, match="is in use by another maker of shards"):
+            make_shards(source, tmp_path, "val", ImagePreparation(100))
+        assert not list(tmp_path.glob("val-*"))
+    make_shards(source, tmp_path, "val", ImagePreparation(100))
+    assert not [name for name in files(tmp_path) if name.startswith(".")]

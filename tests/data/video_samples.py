@@ -94,3 +94,11 @@ def archive(i: int, count: int = 6, height: int = 9, width: int = 14) -> bytes:
 def clip_sample(i: int, label: int | None = None, key: str | None = None, **sides: int) -> dict:
     label = i % 10 if label is None else label
     return {"__key__": key or f"k{i:04d}", "zip": archive(i, **sides), "cls": str(label).encode()}
+
+
+RICH = {
+    "crop": {"scale": (0.2, 0.9), "ratio": (0.5, 2.0), "hflip": 0.5, "vflip": 0.5},
+    "colour": {"color_jitter": 0.4, "interpolation": "bilinear"},
+    "rand": {"auto_augment": "rand-m9-n3"},
+    "trivial": {"auto_augment": "trivial", "interpolation": "bicubic"},
+}

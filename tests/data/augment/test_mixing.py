@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch import Tensor
 
-from vit_rpe.data import IGNORED, Batch, Mixing
+from vit_rpe.data import (
+    IGNORED,
+    Batch,
+    Mixing,
+)
 
 CLASSES = 7
 
@@ -84,3 +89,43 @@ def test_wrong_settings_are_refused():
         mixed(Mixing(CLASSES, seed=0), batch(5))
     with pytest.raises(ValueError, match="got 'half'"):
         Mixing(CLASSES, seed=0, mode="half")
+
+
+CUTMIX = {"mixup_alpha": 0.0, "cutmix_alpha": 1.0, "label_smoothing": 0.0}
+
+
+MIXUP = {"mixup_alpha": 1.0, "cutmix_alpha": 0.0, "label_smoothing": 0.0}
+
+
+def batch_of(clips: Tensor, step: int) -> Batch:
+    count = len(clips)
+    labels = torch.arange(count)
+    about = {"valid": labels >= 0, "sample_index": labels, "repeat": labels * 0}
+    return Batch(0, step, 0, clips, labels, keys=[""] * count, bad=[], **about)
+
+
+@pytest.mark.parametrize("mode", ["batch", "pair", "elem"])
+class TestMixing:
+    clips = torch.arange(1.0, 5).view(4, 1, 1, 1, 1) * torch.ones(4, 3, 5, 8, 14)
+
+    def test_cutmix_cuts_a_box_of_space_through_all_frames(self, mode):
+        mixing = Mixing(4, seed=0, mode=mode, options=CUTMIX)
+        shares = set()
+        for step in range(6):
+            mixed, targets = mixing(batch_of(self.clips, step), self.clips, torch.arange(4))
+            assert mixed.shape == self.clips.shape
+            for i, clip in enumerate(mixed):
+                assert (clip == clip[:1, :1]).all()  # the same box in all frames
+                own = float((clip == i + 1).float().mean())
+                assert targets[i, i].item() == pytest.approx(own, abs=1e-6)
+                assert targets[i, i ^ 1].item() == pytest.approx(1 - own, abs=1e-6)
+                shares.add(round(own, 3))
+        assert len(shares) > 3
+
+    def test_mixup_is_a_mean_of_two_clips(self, mode):
+        mixing = Mixing(4, seed=0, mode=mode, options=MIXUP)
+        mixed, targets = mixing(batch_of(self.clips, 3), self.clips, torch.arange(4))
+        for i in range(4):
+            own = targets[i, i]
+            expected = own * (i + 1) + (1 - own) * ((i ^ 1) + 1)
+            torch.testing.assert_close(mixed[i], expected.expand(3, 5, 8, 14))

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.data.samples import encoded, pixels
-from tests.data.videos import number_of, video
+from tests.data.video_samples import number_of, video
 from vit_rpe.data import (
     VIDEO_ENDINGS,
     SampleReader,

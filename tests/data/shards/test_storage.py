@@ -1,4 +1,4 @@
-"""Shards of others and from afar: read as they are, counted once, commands only if allowed."""
+"""Bytes of shards: local, remote, through a cache, by commands."""
 
 from __future__ import annotations
 
@@ -12,97 +12,56 @@ from pathlib import Path
 import fsspec
 import numpy as np
 import pytest
-import webdataset as wds
 
-from tests.data.samples import encoded, make_set, pixels, sample, write_shard
-from vit_rpe.data import ImageTransform, Loader, Plan, SampleReader, ShardError, open_shards
+from tests.data.samples import INFO, labels_of, make_set, sample, write_shard
+from vit_rpe.data import (
+    ImageTransform,
+    Loader,
+    Plan,
+    SampleReader,
+    ShardError,
+    open_shards,
+)
 from vit_rpe.data.making import ImagePreparation, digits, make_shards
 from vit_rpe.data.shards import storage
-from vit_rpe.data.shards.index import index_shard
 
 
-def labels_of(shards) -> list[int]:
-    samples = SampleReader(shards).read(np.arange(shards.num_samples))
-    return [each.label for each in samples]  # pyright: ignore
+@pytest.mark.parametrize(
+    "address",
+    [
+        "reference://?fo=file:///x.json",
+        "simplecache::http://127.0.0.1/x",
+        "local://x",
+        "shell://x",
+        "zip://x::file:///tmp/a.zip",
+        "github://a:b@main/",
+    ],
+)
+def test_addresses_are_of_known_kinds(address):
+    for each in (address, [f"{address}/a.tar"]):
+        with pytest.raises(ShardError, match="is no address that shards are read from"):
+            open_shards(each)
 
 
-def test_shards_of_plain_webdataset(tmp_path):
-    """Encoded by ShardWriter itself, with other members beside, and no `_info.json`."""
-    pattern = str(tmp_path / "imagenet-train-%04d.tar")
-    with wds.ShardWriter(pattern, maxcount=4, verbose=0) as writer:  # pyright: ignore
-        for i in range(10):
-            meta = {"name": f"sample {i}"}
-            writer.write({"__key__": f"a/b{i}", "jpg": pixels(i), "cls": i, "json": meta})
-    shards = open_shards(str(tmp_path), "train")
-    assert shards.lengths == (4, 4, 2) and labels_of(shards) == list(range(10))
-    plain = wds.WebDataset(list(shards.urls), shardshuffle=False)  # pyright: ignore
-    for theirs, ours in zip(plain, SampleReader(shards).read(np.arange(10)), strict=True):
-        assert (ours.data, ours.key) == (theirs["jpg"], theirs["__key__"])  # pyright: ignore
+@pytest.mark.parametrize("name", ["_info.json", "a-000.tar", "_index-train.npy"])
+@pytest.mark.parametrize("kind", ["fifo", "zero", "folder"])
+def test_what_is_not_a_file_is_refused(tmp_path, name, kind):
+    if name != "a-000.tar":
+        write_shard(tmp_path / "a-000.tar", map(sample, range(5)))
+    if name != "_info.json":
+        (tmp_path / "_info.json").write_text(json.dumps({"splits": {"train": INFO}}))
+    if kind == "fifo":
+        os.mkfifo(tmp_path / name)
+    else:
+        (tmp_path / name).symlink_to("/dev/zero" if kind == "zero" else tmp_path)
+    with pytest.raises(ShardError, match=f"{name}.*not a regular file|{name} is not an index"):
+        open_shards(str(tmp_path), "train")
 
 
-def test_timms_layout(tmp_path):
-    """`_info.json` of timm's fields alone, shards in folders, JPEGs called jpeg and .JPEG."""
-    for number, length in enumerate((3, 5)):
-        write_shard(
-            tmp_path / "train" / f"{number}.tar",
-            [
-                {
-                    "__key__": f"{number}_{i}",
-                    ["jpeg", "JPEG"][number]: encoded(i, "JPEG"),
-                    "cls": b"7 ",
-                }
-                for i in range(length)
-            ],
-        )
-    names = ["train/0.tar", "train/1.tar"]
-    split = {"name": "train", "num_samples": 8, "filenames": names, "shard_lengths": [3, 5]}
-    (tmp_path / "_info.json").write_text(json.dumps({"splits": {"train": split}}))
-    shards = open_shards(str(tmp_path), "train")
-    assert shards.lengths == (3, 5) and labels_of(shards) == [7] * 8
-    with pytest.raises(ShardError, match=r"no split 'val' at .*; there are \['train'\]"):
-        open_shards(str(tmp_path), "val")
-
-
-def test_splits_are_told_by_names(tmp_path):
-    for name, label in (("x-train-00", 1), ("x-validation-00", 2), ("x-strained-00", 3)):
-        write_shard(tmp_path / f"{name}.tar", [sample(0, label)])
-    assert labels_of(open_shards(str(tmp_path), "train")) == [1]
-    assert labels_of(open_shards(str(tmp_path), "validation")) == [2]
-    assert len(labels_of(open_shards(str(tmp_path)))) == 3
-    with pytest.raises(
-        ShardError, match="no shard at .* has the split 'test' in its name; there are"
-    ):
-        open_shards(str(tmp_path), "test")
-    with pytest.raises(ShardError, match="no shards"):
-        open_shards(str(tmp_path / "none"))
-
-
-def test_patterns_and_lists(tmp_path):
-    make_set(tmp_path, (3, 4, 2))
-    base = str(tmp_path / "x-train-")
-    assert open_shards(f"{base}{{000..001}}.tar").lengths == (3, 4)
-    assert open_shards(f"{base}*.tar").lengths == (3, 4, 2)
-    assert open_shards([f"{base}002.tar", f"{base}000.tar"]).lengths == (2, 3)
-    with pytest.raises(ShardError, match="x-train-003.tar cannot be read: No such file"):
-        open_shards(f"{base}{{000..007}}.tar")
-
-
-def test_shards_are_counted_once(tmp_path, monkeypatch):
-    count = 0
-
-    def counted(*args, **options):
-        nonlocal count
-        count += 1
-        return index_shard(*args, **options)
-
-    monkeypatch.setattr("vit_rpe.data.shards.index.index_shard", counted)
-    make_set(tmp_path / "s", (3, 4))
-    assert count == 2
-    open_shards(str(tmp_path / "s"))
-    assert count == 2
-    write_shard(tmp_path / "s" / "x-train-001.tar", map(sample, range(9)))  # another file
-    assert open_shards(str(tmp_path / "s")).lengths == (3, 9) and count == 4
-    assert open_shards(str(tmp_path / "s"), workers=2, endings=("png",)).lengths == (3, 9)
+def test_a_nul_in_an_address():
+    for address in ("data/\0digits", ["a\0.tar"], "data/\ud800"):
+        with pytest.raises(ShardError, match="is no address: it has a NUL"):
+            open_shards(address, "val")
 
 
 @pytest.fixture
