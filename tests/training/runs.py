@@ -87,7 +87,7 @@ def tensors(folder: Path) -> dict[str, Any]:
 
 
 def assert_same_run(one: Path, other: Path, names: tuple[str, ...] = ("last", "best")) -> None:
-    """Bit-equal weights, averages, optimiser states, metrics, counters and losses."""
+    """Bit-equal weights, averages, optimizer states, metrics, counters and losses."""
     for name in names:
         ours, theirs = (tensors((run / "checkpoints" / name).resolve()) for run in (one, other))
         assert ours.keys() == theirs.keys() and len(ours) > 20

@@ -1,4 +1,4 @@
-"""The real commands: `accelerate launch` with two processes, signals to it, plain python."""
+"""The real commands: `accelerate launch` with two processes, plain python; all exit codes."""
 
 from __future__ import annotations
 
@@ -8,13 +8,19 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.training.launch import train
 from tests.training.runs import RICH, assert_same_run, make_data, progress, write_recipe
+from vit_rpe.data import FolderBusy
+from vit_rpe.training import Stopped, main
+from vit_rpe.training.errors import Miscounted
 
 ROOT = Path(__file__).parents[2]
+
+
 LAUNCH = ["-m", "accelerate.commands.launch", "--config_file", "recipes/accelerate/cpu_x2.yaml"]
 
 
@@ -81,15 +87,6 @@ def test_plain_python_makes_the_digits_and_says_what_it_would_do(tmp_path):
     assert not (tmp_path / "quickstart").exists(), "a dry run leaves no run behind"
 
 
-def test_a_dry_run_without_data_uses_random_images(tmp_path):
-    recipe = write_recipe(tmp_path / "a.yaml", data_dir=str(tmp_path / "none"), mixup=0.5)
-    for world in (1, 2):
-        code, shown = train("--recipe", recipe, "--dry-run", "grad_accum_steps=2", world=world)
-        assert code == 0, shown
-        assert "no shards (.tar) at" in shown and "random images stand in" in shown
-        assert f"= {world} processes x 2 pieces x {4 // world}" in shown and "passed" in shown
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -113,3 +110,38 @@ def test_a_recipe_that_is_not_there(capsys):
 
     assert main(["--recipe", "nowhere.yaml"]) == 2
     assert capsys.readouterr().err == "train.py: error: nowhere.yaml: no such recipe\n"
+
+
+def test_a_signal_while_modules_are_imported(tmp_path):
+    """The first thing that train.py does, so it is the same at all moments before main()."""
+    (tmp_path / "vit_rpe.py").write_text(
+        "print('importing', flush=True)\nimport time\ntime.sleep(60)"
+    )
+    (tmp_path / "train.py").write_text((ROOT / "train.py").read_text())
+    command = [sys.executable, str(tmp_path / "train.py")]
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None and process.stdout.readline() == "importing\n"
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(10) == 75
+
+
+ENDS = [
+    (Miscounted("1 missed"), 1, "train.py: error in the program: 1 missed"),
+    (FolderBusy("in use"), 2, "train.py: error: in use"),
+    (OSError(28, "No space left on device", "x"), 2, "train.py: error: [Errno 28] No space left"),
+    (Stopped("stopped"), 75, "stopped; resume=auto goes on from there"),
+    (KeyboardInterrupt(), 130, "ended by a second Ctrl-C; resume=auto goes on from the last"),
+]
+
+
+@pytest.mark.parametrize(("error", "code", "message"), ENDS, ids=lambda v: str(v)[:20])
+def test_each_end_has_its_code_and_its_line(tmp_path, monkeypatch, capsys, error, code, message):
+    def train(_: Any) -> None:
+        raise error
+
+    monkeypatch.setattr("vit_rpe.training.cli.train", train)
+    recipe = write_recipe(tmp_path / "a.yaml", data_dir="x")
+    assert main(["--recipe", recipe]) == code
+    shown = capsys.readouterr().err
+    assert shown.startswith(message) and shown.count("\n") == 1

@@ -15,7 +15,7 @@ from vit_rpe.training.assembly.model import build_model
 from vit_rpe.training.loop.task import Task
 from vit_rpe.training.run import modality_for
 
-FOLDER = Path(__file__).parents[2] / "recipes"
+FOLDER = Path(__file__).parents[3] / "recipes"
 RECIPES = sorted(FOLDER.glob("*.yaml"))
 HEADER = ("paper", "command", "cost", "expected", "measured")
 
