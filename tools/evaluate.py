@@ -7,7 +7,7 @@
     python tools/evaluate.py --checkpoint runs/video --data data/videos --clips 4 --crops 3
     accelerate launch --config_file recipes/accelerate/cpu_x2.yaml tools/evaluate.py ...
 
-A run stands for its best checkpoint, and for the moving average of the weights where it has one.
+A run means its best checkpoint, and the moving average of the weights where it has one.
 Prints one line for each resolution. --output DIR keeps results.csv and results.json (timm's
 columns), and for each resolution per_class-SIZE.csv and confusion-SIZE.csv, in a folder of
 its own for each model: DIR/quickstart.
@@ -116,7 +116,7 @@ def stride(text: str) -> int | None:
 
 
 def build(args: argparse.Namespace, size: int | None) -> nn.Module:
-    """The model at one resolution; positions and masks of a checkpoint are resampled to it."""
+    """Build the model at one resolution; positions and masks of a checkpoint are resampled."""
     model: Any = create(args)
     if hasattr(model, "num_frames"):
         # not every mask tells for how many frames it was made, so it is loaded before it changes
@@ -139,7 +139,7 @@ def create(args: argparse.Namespace, **options: Any) -> nn.Module:
 
 
 def modality_for(args: argparse.Namespace, model: Any, shards: Shards) -> Modality:
-    """What the shards hold; a video model takes images, too."""
+    """Choose images or videos by what the shards hold; a video model also takes images."""
     given = {key: getattr(args, name) for name, key in VIDEO_OPTIONS.items() if hasattr(args, name)}
     if not hasattr(model, "num_frames") or not holds_videos(shards):
         if given:
@@ -150,7 +150,7 @@ def modality_for(args: argparse.Namespace, model: Any, shards: Shards) -> Modali
 
 
 def as_the_run_did(args: argparse.Namespace) -> dict[str, Any]:
-    """The sampling of the recipe that a checkpoint comes from, if it comes from one."""
+    """Return the sampling of the recipe that a checkpoint comes from, if it comes from one."""
     if not args.checkpoint:
         return {}
     path = find_checkpoint(args.checkpoint, "best")
@@ -163,7 +163,7 @@ def as_the_run_did(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def open_data(args: argparse.Namespace, model: nn.Module) -> Shards:
-    """The shards; in those of others a video model looks for videos first, then for images."""
+    """Open the shards; a video model looks for videos first, then for images."""
     kinds = (Videos, Images) if hasattr(model, "num_frames") else (Images,)
     for kind in kinds:
         shards = open_shards(args.data, args.split, endings=kind.endings)
@@ -175,7 +175,7 @@ def open_data(args: argparse.Namespace, model: nn.Module) -> Shards:
 def class_order(
     names: Sequence[str], num_classes: int, shards: Shards, by_name: bool
 ) -> list[int] | None:
-    """Which output of a model each class of the shards is, then all others; None: as they stand."""
+    """Return the model's output for each class of the shards, then the others; None: in order."""
     wanted = list(shards.classes)
     if not names or not wanted or list(names) == wanted:
         return None
@@ -187,7 +187,7 @@ def class_order(
     if unknown := [name for name in wanted if name not in names]:
         raise ValueError(f"the checkpoint was not trained on {_few(unknown)} of the shards")
     first = [names.index(name) for name in wanted]
-    return first + [place for place in range(num_classes) if place not in first]
+    return first + [output for output in range(num_classes) if output not in first]
 
 
 def _few(names: Sequence[str]) -> str:
@@ -196,7 +196,7 @@ def _few(names: Sequence[str]) -> str:
 
 
 class Reordered(nn.Module):
-    """A model whose outputs stand in another order."""
+    """A model with its outputs in another order."""
 
     def __init__(self, model: nn.Module, order: list[int]):
         super().__init__()
@@ -215,7 +215,7 @@ def measure(
     modality: Modality,
     size: int | None,
 ) -> tuple[dict[str, Any], Evaluation]:
-    """One row of the results, and the evaluation behind it."""
+    """Return one row of the results, and the evaluation behind it."""
     model = model.to(accelerator.device)
     config: dict[str, Any] = resolve_model_data_config(model)  # pyright: ignore
     if size is not None:

@@ -57,7 +57,7 @@ def test_accelerate_launch_is_stopped_and_goes_on(tmp_path):
         time.sleep(0.02)
     process.send_signal(signal.SIGTERM)
     shown = end(process)
-    assert process.returncode != 0 and "resume=auto goes on from there" in shown, shown[-3000:]
+    assert process.returncode != 0 and "resume=auto continues from there" in shown, shown[-3000:]
     stopped = progress(tmp_path / "a")["step"]
     assert 10 < stopped < 300 and shown.count("stopped by a signal after step") == 1
     process = start(*command)
@@ -130,8 +130,8 @@ ENDS = [
     (Miscounted("1 missed"), 1, "train.py: error in the program: 1 missed"),
     (FolderBusy("in use"), 2, "train.py: error: in use"),
     (OSError(28, "No space left on device", "x"), 2, "train.py: error: [Errno 28] No space left"),
-    (Stopped("stopped"), 75, "stopped; resume=auto goes on from there"),
-    (KeyboardInterrupt(), 130, "ended by a second Ctrl-C; resume=auto goes on from the last"),
+    (Stopped("stopped"), 75, "stopped; resume=auto continues from there"),
+    (KeyboardInterrupt(), 130, "ended by a second Ctrl-C; resume=auto continues from the last"),
 ]
 
 

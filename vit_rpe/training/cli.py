@@ -47,10 +47,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         say(f"train.py: diverged: {error}")
         return DIVERGED
     except Stopped as error:
-        say(f"{error}; resume=auto goes on from there")
+        say(f"{error}; resume=auto continues from there")
         return STOPPED
     except KeyboardInterrupt:
-        say("ended by a second Ctrl-C; resume=auto goes on from the last checkpoint")
+        say("ended by a second Ctrl-C; resume=auto continues from the last checkpoint")
         return INTERRUPTED
     finally:
         shut_down()

@@ -70,7 +70,7 @@ def make_accelerator(device: str | None, precision: str | None, **options: Any) 
     if precision == Precision.FLOAT16.accelerate_name and on_cpu:
         raise RecipeError("amp_dtype: float16 needs a GPU; bfloat16 works on a CPU")
     views = DistributedDataParallelKwargs(gradient_as_bucket_view=True)
-    # for what is slow; that of a step is shorter, and pulse.py watches it on all backends alike
+    # for slow operations; a step has a shorter timeout, which pulse.py watches on all backends
     timeout = InitProcessGroupKwargs(timeout=timedelta(seconds=2 * SLOW))
     handlers = [views, timeout]
     return Accelerator(mixed_precision=precision, cpu=on_cpu, kwargs_handlers=handlers, **options)
@@ -154,7 +154,7 @@ def barrier(accelerator: Accelerator) -> None:
 
 
 def on_main(accelerator: Accelerator, call: Callable[[], Result]) -> Result:
-    """Call on the main process and return its result on every process; an error is one on all."""
+    """Call on the main process; every process gets its result, or its error."""
     result, error = None, None
     if accelerator.is_main_process:
         try:
@@ -168,7 +168,7 @@ def on_main(accelerator: Accelerator, call: Callable[[], Result]) -> Result:
 
 
 def main_first(accelerator: Accelerator, call: Callable[[], Result]) -> Result:
-    """Call on the main process, then on the others; an error on the main one is one on all."""
+    """Call on the main process, then on the others; an error on the main one is raised on all."""
     results: list[Result] = []
     on_main(accelerator, lambda: results.append(call()))
     return results[0] if results else call()
@@ -178,7 +178,7 @@ def main_first(accelerator: Accelerator, call: Callable[[], Result]) -> Result:
 
 
 def is_sharded(accelerator: Accelerator) -> bool:
-    """Return whether each rank has a part of the weights only."""
+    """Return whether each rank has only a part of the weights."""
     return accelerator.distributed_type == DistributedType.FSDP
 
 
@@ -204,6 +204,7 @@ class StatusFiles:
         self.folder, self.rank, self.world_size = run / ".ranks", rank, world_size
 
     def open(self) -> None:
+        """Make the folder of the notes."""
         self.folder.mkdir(parents=True, exist_ok=True)
 
     def remove(self) -> None:
@@ -212,6 +213,7 @@ class StatusFiles:
             shutil.rmtree(self.folder, ignore_errors=True)
 
     def write(self, position: str) -> None:
+        """Note where this rank is now."""
         self._file(self.rank).write_text(json.dumps(position))
 
     def positions(self) -> dict[int, str]:
@@ -236,4 +238,4 @@ class StatusFiles:
     def _read(self, rank: int) -> str:
         with suppress(OSError, ValueError):
             return str(json.loads(self._file(rank).read_text()))
-        return "an unknown place"
+        return "an unknown position"

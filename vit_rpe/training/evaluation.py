@@ -2,7 +2,7 @@
 
 Each rank writes down what the model said about its samples, by the sample's number. The rows of all
 ranks are brought together, must be the numbers 0, 1, ... of the shard index, each once, and every
-figure is computed from them in this order: so no figure depends on who evaluated what.
+figure is computed from them in this order: so no figure depends on which rank evaluated what.
 
 The model may see several views of a video, and several samples may be clips of one video: their
 probabilities are averaged, first over the views of a sample, then over the samples of a video.
@@ -42,12 +42,12 @@ Rows = NDArray[Any]  # structured: the fields of ROW, and `logits` where samples
 
 
 class Interrupted(Exception):
-    """Evaluation was asked to stop; it starts over when the run is resumed."""
+    """The early end of an evaluation; it starts over when the run is resumed."""
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What a model said about each good sample (or video) of a set, in order; bad ones left out."""
+    """The answers of a model to all good samples (or videos) of a set, in order."""
 
     labels: NDArray[np.int64]
     predicted: NDArray[np.int64]
@@ -60,6 +60,7 @@ class Evaluation:
 
     @property
     def count(self) -> int:
+        """The number of good samples or videos."""
         return len(self.labels)
 
     @property
@@ -152,12 +153,12 @@ def _logits(model: nn.Module, images: Tensor) -> Tensor:
 
 
 def _mean_probability(logits: Tensor, dim: int) -> Tensor:
-    """Return the logarithm of the mean of the probabilities that logits stand for."""
+    """Return the logarithm of the mean of the probabilities that logits give."""
     return logits.log_softmax(-1).logsumexp(dim) - math.log(logits.shape[dim])
 
 
 class Judgment(NamedTuple):
-    """What a model says about samples, compared with their labels; each (B,)."""
+    """The answers of a model to a batch, compared with the labels; each is (B,)."""
 
     predicted: Tensor
     confidence: Tensor

@@ -36,10 +36,10 @@ def again(run: Path, copy: Path, *overrides: str) -> tuple[int, str]:
 
 
 REFUSED = [
-    ([], "holds a run already: resume=auto goes on with it, experiment=NAME starts another"),
+    ([], "holds a run already: resume=auto continues it, experiment=NAME starts another"),
     (
         ["resume=auto", "lr=0.5"],
-        "lr: the run began with 0.01, now it is 0.5; a run goes on only as",
+        "lr: the run began with 0.01, now it is 0.5; a run continues only as",
     ),
     (["resume=auto", "epochs=1", "warmup_epochs=0"], "epochs: the run began with 2, now it is 1"),
     (["resume=auto", "model_kwargs.depth=3"], "model_kwargs: the run began with {"),

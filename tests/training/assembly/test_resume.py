@@ -22,7 +22,7 @@ from vit_rpe.training.record.checkpoint import Checkpoints
 from vit_rpe.training.record.find import find_checkpoint
 from vit_rpe.training.record.integrity import read_state
 
-REFUSED = "holds a run already: resume=auto goes on with it"
+REFUSED = "holds a run already: resume=auto continues it"
 
 
 @pytest.fixture(scope="module")
@@ -125,7 +125,7 @@ def test_a_damaged_newest_checkpoint_is_passed_over(place, copy):
     assert code == 0
     first = shown.splitlines()[0]
     assert first.startswith("train.py: warning: ") and "step-00000013/model.safetensors" in first
-    assert first.endswith("; going on from epoch-0002")
+    assert first.endswith("; continuing from epoch-0002")
     assert_same_run(copy, place / "whole")
     assert newest.is_dir(), "it is evidence, and not listed by what the run went on from"
 

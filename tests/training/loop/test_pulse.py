@@ -24,7 +24,7 @@ def test_of_ranks_that_live_those_elsewhere_are_behind(tmp_path):
         rank._beat()
     assert ranks[0]._silent(50) == {} and ranks[0]._elsewhere() == {1: "data of step 7"}
     (tmp_path / ".ranks" / "1.json").unlink()
-    assert ranks[2]._elsewhere() == {1: "an unknown place"}
+    assert ranks[2]._elsewhere() == {1: "an unknown position"}
 
 
 def test_a_stuck_rank_ends_the_run_and_is_named(recipe, tmp_path, begin):

@@ -48,7 +48,7 @@ def test_a_recipe_survives_being_saved(write, tmp_path):
         ("epoch=3", "command line: no key 'epoch'; nearest is 'epochs'"),
         ("epochs=three", "command line: epochs: input should be a valid integer, got 'three'"),
         ("scale=[1", "command line: scale: not a YAML value: '[1'"),
-        ("extends=b", "command line: extends belongs into a file"),
+        ("extends=b", "command line: extends belongs in a file"),
         ("model_kwarg.depth=3", "no key 'model_kwarg.depth'; nearest is 'model_kwargs'"),
     ],
 )

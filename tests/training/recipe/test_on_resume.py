@@ -36,5 +36,7 @@ def test_what_changes_results_is_not_marked():
 def test_a_key_that_may_not_change_is_named():
     saved = check({**TINY, "data_dir": "x"}, {}, "a.yaml")
     check_same(saved.model_copy(update={"workers": 3, "epochs": 9, "data_dir": "y"}), saved)
-    with pytest.raises(RecipeError, match="seed: the run began with 3, now it is 4; a run goes on"):
+    with pytest.raises(
+        RecipeError, match="seed: the run began with 3, now it is 4; a run continues"
+    ):
         check_same(saved.model_copy(update={"seed": 4}), saved)

@@ -30,7 +30,7 @@ SAMPLES = 2  # of a piece of a batch: enough to mix
 
 
 def dry_run(recipe: Recipe) -> None:
-    """Resolve, build, count; then one small batch through a step, an evaluation, a checkpoint."""
+    """Check a recipe: build everything, then try a step, an evaluation and a checkpoint."""
     accelerator = accelerator_for(recipe)
     say = print if accelerator.is_main_process else _nothing
     say(as_yaml(recipe))

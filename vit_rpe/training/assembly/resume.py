@@ -27,7 +27,7 @@ def find_resume(recipe: Recipe, folder: Path) -> Path | None:
         return None
     if recipe.resume is None:
         raise RecipeError(
-            f"{folder} holds a run already: resume=auto goes on with it, experiment=NAME starts "
+            f"{folder} holds a run already: resume=auto continues it, experiment=NAME starts "
             "another"
         )
     newest, wrong = checkpoints.newest()
@@ -35,7 +35,7 @@ def find_resume(recipe: Recipe, folder: Path) -> Path | None:
         reason = f": {wrong[0]}" if wrong else ""
         raise CheckpointError(f"{folder} holds a run, but no whole checkpoint of it{reason}")
     for error in wrong:
-        say(f"train.py: warning: {error}; going on from {newest.name}")
+        say(f"train.py: warning: {error}; continuing from {newest.name}")
     return newest
 
 
@@ -45,9 +45,9 @@ def check_same(recipe: Recipe, saved: Recipe) -> None:
         now, before = getattr(recipe, name), getattr(saved, name)
         if not may_follow(field, before, now):
             raise RecipeError(
-                f"{name}: the run began with {before!r}, now it is {now!r}; a run goes on only as "
-                "it began, or for more epochs; experiment=NAME starts another (initial_checkpoint "
-                "from its weights)"
+                f"{name}: the run began with {before!r}, now it is {now!r}; a run continues only "
+                "as it began, or for more epochs; experiment=NAME starts another "
+                "(initial_checkpoint from its weights)"
             )
 
 

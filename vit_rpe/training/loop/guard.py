@@ -22,7 +22,7 @@ ROWS = 256  # rows of a mask that are looked at together
 
 
 class Guard:
-    """Tolerates a few steps of an epoch that are not finite, then stops with a report."""
+    """A guard that tolerates a few steps that are not finite, then stops with a report."""
 
     def __init__(self, run: Run):
         self.run, self.budget, self.path = run, run.recipe.max_skipped_steps, run.folder / REPORT
@@ -69,7 +69,7 @@ def _watched(model: nn.Module, figures: list[dict[str, Any]]) -> Iterator[None]:
     hooks, layers = [], []
     found = False
 
-    def look(name: str) -> Callable[..., None]:
+    def watch(name: str) -> Callable[..., None]:
         def hook(module: nn.Module, _: Any, output: Any) -> None:
             nonlocal found
             if isinstance(output, Tensor) and not found and not output.isfinite().all():
@@ -79,7 +79,7 @@ def _watched(model: nn.Module, figures: list[dict[str, Any]]) -> Iterator[None]:
         return hook
 
     for name, module in model.named_modules():
-        hooks.append(module.register_forward_hook(look(name or "model")))
+        hooks.append(module.register_forward_hook(watch(name or "model")))
         if callable(getattr(module, "attend", None)) and callable(getattr(module, "mask", None)):
             layers.append(module)
             _watch_attention(name, module, figures)
@@ -89,7 +89,7 @@ def _watched(model: nn.Module, figures: list[dict[str, Any]]) -> Iterator[None]:
         for hook in hooks:
             hook.remove()
         for layer in layers:
-            del layer.attend  # the instance's; the class's is there again
+            del layer.attend  # the instance's, which hid the class's
 
 
 def _watch_attention(name: str, layer: Any, figures: list[dict[str, Any]]) -> None:

@@ -134,6 +134,7 @@ class Learner:
         return Snapshot(weights, ema, optimizer, scaler.state_dict() if scaler else None)
 
     def load_optimizer(self, snapshot: Snapshot) -> None:
+        """Load the state of the optimizer and the scaler, once the model is wrapped."""
         if self.sharded:
             inner = self.optimizer.optimizer
             scatter_optimizer_state(self.model, inner, snapshot.optimizer)

@@ -1,4 +1,4 @@
-"""Watch ranks that train together: one that is stuck ends the run, and is named.
+"""A watch over ranks that train together: one that is stuck ends the run, and is named.
 
 Each rank writes down where it is, from a thread. A rank that stays at one position for too long
 most likely waits for another in a collective operation, which nothing can interrupt: its thread
@@ -22,7 +22,7 @@ BEAT = 2.0  # seconds between two signs of life, or less where the timeout is sh
 
 
 class Pulse:
-    """Beats while it is entered; a single process waits for nobody, and nothing happens.
+    """A beat and a watch while it is entered; a single process has nothing to watch.
 
     Ranks whose launcher was killed stop as by SIGTERM: nobody would look after them.
     """

@@ -14,7 +14,7 @@ SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
 
 
 class StopFlag:
-    """Lets SIGTERM, SIGUSR1 and SIGINT ask for a stop while it is entered; a second SIGINT insists.
+    """A flag that SIGTERM, SIGUSR1 or SIGINT raises while it is entered; a second SIGINT insists.
 
     Before `begin` there is nothing to save, so a signal stops at once.
     """

@@ -47,7 +47,7 @@ class Step:
 
 
 class Trainer:
-    """Trains `net` on the batches of one loader, and evaluates it on those of another.
+    """A trainer of `net` on the batches of one loader, evaluated on those of another.
 
     `model_args` make the model again, for its checkpoints; `resume` is a checkpoint to resume from.
     """
@@ -247,6 +247,7 @@ class Trainer:
     # --- logs and the progress bar
 
     def open_logs(self, stack: ExitStack) -> None:
+        """Open the log and the progress bar until the stack is closed."""
         state = self.state
         settings = self.recipe.model_dump() if self.recipe.log_wandb else None
         self.bar = ProgressBar(self.total_steps, state.step, self.run.is_main)

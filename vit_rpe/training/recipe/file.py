@@ -30,10 +30,10 @@ Origins = dict[str, str]
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML 1.1 takes 1e-3 for a string, because it has no dot; people do not."""
+    """A safe YAML loader that takes 1e-3 for a number, which YAML 1.1 does not."""
 
     def compose_mapping_node(self, anchor: Any) -> Any:
-        """Refuse a key that is there twice: PyYAML takes the last one without a word."""
+        """Refuse a key that is there twice: PyYAML silently takes the last one."""
         node = super().compose_mapping_node(anchor)
         names = Counter(key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode))
         for name, count in names.items():
@@ -42,7 +42,7 @@ class _Loader(yaml.SafeLoader):
         return node
 
     def flatten_mapping(self, node: yaml.MappingNode) -> None:
-        """Merge (<<) with an end to it."""
+        """Merge mappings (<<), up to a number of values."""
         super().flatten_mapping(node)
         if len(node.value) > MOST_VALUES:
             raise yaml.YAMLError(TOO_MANY)
@@ -56,7 +56,7 @@ _Loader.add_implicit_resolver(
 
 
 def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
-    """The recipe in a file, with what it extends, and `key=value` on top."""
+    """Read a recipe, what it extends, and overrides (`key=value`) on top."""
     values, origins = _read(Path(path), ())
     for override in overrides:
         _override(values, origins, override)
@@ -66,6 +66,7 @@ def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
 
 
 def check(values: Values, origins: Origins, where: str) -> Recipe:
+    """Make a recipe of values; an error names the file that the wrong one came from."""
     for name in values:
         if name not in Recipe.model_fields:
             file = origins.get(name, where)
@@ -78,11 +79,12 @@ def check(values: Values, origins: Origins, where: str) -> Recipe:
 
 
 def as_yaml(recipe: Recipe) -> str:
+    """Return a recipe as YAML, with all its keys."""
     return yaml.safe_dump(recipe.model_dump(), sort_keys=False, allow_unicode=True)
 
 
 def _read(path: Path, seen: tuple[Path, ...]) -> tuple[Values, Origins]:
-    """The values of a file over those that it extends, and the file that each came from."""
+    """Return the values of a file over those that it extends, and the file of each."""
     own = _parse(path)
     if path.resolve() in seen:
         chain = " -> ".join(each.name for each in (*seen, path))
@@ -120,7 +122,7 @@ def _parse(path: Path) -> Values:
 
 
 def _load(text: str) -> Any:
-    """The value of a YAML text; a SafeLoader makes no objects."""
+    """Parse YAML; a SafeLoader makes no objects."""
     try:
         return yaml.load(text, _Loader)
     except RecursionError:
@@ -130,7 +132,7 @@ def _load(text: str) -> Any:
 
 
 def _check_bounds(values: Values, where: str) -> None:
-    """Refuse what is no number, text or collection of a size that a program can work with."""
+    """Refuse numbers, texts and collections of a size that no program can work with."""
     left, found = MOST_VALUES, [(name, each, 1) for name in values for each in (name, values[name])]
     while found:
         name, value, depth = found.pop()
@@ -172,7 +174,7 @@ def _override(values: Values, origins: Origins, text: str) -> None:
     if not equals or not name:
         raise RecipeError(f"{COMMAND_LINE}: an override is key=value, got {shown(text)}")
     if name == "extends":
-        raise RecipeError(f"{COMMAND_LINE}: extends belongs into a file")
+        raise RecipeError(f"{COMMAND_LINE}: extends belongs in a file")
     try:
         parsed = _load(value)
     except ValueError:
@@ -188,7 +190,7 @@ def _override(values: Values, origins: Origins, text: str) -> None:
 
 
 def _message(error: ValidationError, origins: Origins, where: str) -> str:
-    """The first thing that is wrong, in one line: file, key, what was expected, what came."""
+    """Say the first error in one line: file, key, what was expected, what came."""
     first = error.errors()[0]
     text = cut(first["msg"].removeprefix("Value error, "))
     text = text[0].lower() + text[1:]

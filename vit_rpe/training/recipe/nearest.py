@@ -1,9 +1,9 @@
-"""The name that was probably meant."""
+"""The known name that a wrong one was probably meant to be."""
 
 from collections.abc import Iterable
 from difflib import get_close_matches
 
-ALIASES = {  # what other trainers, and people, call a key: the letters alone would mislead
+ALIASES = {  # what other trainers, and people, call a key: going by letters would mislead
     "lr": ("learning_rate", "base_lr", "lr_base", "blr", "max_lr"),
     "weight_decay": ("wd", "decay"),
     "batch_size": ("batch", "bs", "train_batch_size", "per_device_train_batch_size"),
@@ -44,7 +44,7 @@ _MEANT = {alias: key for key, aliases in ALIASES.items() for alias in aliases}
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """`; nearest is 'x'`, or nothing where no known name is close."""
+    """Return `; nearest is 'x'`, or nothing if no known name is close."""
     known = list(known)
     meant = _MEANT.get(name.lower().replace("-", "_"))
     found = [meant] if meant in known else get_close_matches(name, known, n=1, cutoff=0.5)

@@ -1,4 +1,4 @@
-"""Which keys may differ when a run is resumed; a field says so in its type."""
+"""Marks for keys that may differ when a run is resumed; a field has them in its type."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 class OnResume(Enum):
-    """How a key may differ from the one that the run started with; unmarked keys may not."""
+    """The ways in which a key may differ from what the run started with; others may not."""
 
     ANY = "any value"  # it says where files are or how fast a run is, and changes no result
     LARGER = "a larger value"
@@ -22,7 +22,7 @@ MayGrow = Annotated[T, OnResume.LARGER]
 
 
 def may_follow(field: FieldInfo, before: Any, now: Any) -> bool:
-    """Whether a run that started with one value of a key may be resumed with another."""
+    """Return whether a run that started with one value of a key may be resumed with another."""
     if before == now or OnResume.ANY in field.metadata:
         return True
     return OnResume.LARGER in field.metadata and now > before

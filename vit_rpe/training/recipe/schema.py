@@ -254,6 +254,7 @@ class Recipe(BaseModel):
 
     @property
     def mixes(self) -> bool:
+        """Whether batches are mixed."""
         return self.mixup > 0 or self.cutmix > 0
 
     # --- optimizer
@@ -347,7 +348,7 @@ class Recipe(BaseModel):
     resume: MayChange[str | None] = Field(
         None,
         description="auto: resume where the run stopped, or begin; or a checkpoint to resume from; "
-        "null: begin, and refuse a run that is there",
+        "null: begin, and refuse a folder that holds a run",
     )
     eval_metric: Literal["top1", "top5", "loss"] = Field("top1", description="what is best")
     eval_ema: bool = Field(True, description="where there is an average, its metric decides")
@@ -398,6 +399,6 @@ def _refuse(wrong: bool, message: str) -> None:
 
 
 def _is_unset(name: str, value: Any) -> bool:
-    """Whether a key is null that has no null of its own: its default applies."""
+    """Return whether a key is null that has no null of its own: its default applies."""
     field = Recipe.model_fields.get(name)
     return value is None and field is not None and type(None) not in get_args(field.annotation)

@@ -13,13 +13,14 @@ from vit_rpe.data.making import ImagePreparation, VideoPreparation, digits, movi
 
 @dataclass(frozen=True)
 class DataSource:
-    """What makes the splits of a data set, and how its samples are written into shards."""
+    """A maker of the splits of a data set, and how their samples are prepared for shards."""
 
     splits: Callable[[], Mapping[str, Any]]
     preparation: Any
 
     @property
     def has_videos(self) -> bool:
+        """Whether the samples are videos, not images."""
         return isinstance(self.preparation, VideoPreparation)
 
 

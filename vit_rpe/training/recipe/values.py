@@ -1,6 +1,6 @@
 """Types of a recipe's values that need more than a range: names, policies, arguments of models.
 
-A value that is wrong is refused when the recipe is read, before anything is built or forked.
+A wrong value is refused when the recipe is read, before anything is built or forked.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ _MOST_OPERATIONS = 32  # on one image
 
 
 def _policy(text: str) -> str:
-    """timm passes over the parts of a policy that it does not understand."""
+    """Refuse a policy that timm does not understand: it would ignore parts of it."""
     if not any(re.fullmatch(pattern, text) for pattern in _POLICIES):
         raise ValueError(
             f"no policy {text!r}; there are rand-m9-n2-mstd0.5-inc1, augmix-m3-w3, original, v0, "

@@ -1,1 +1,1 @@
-"""What a run leaves on disk: checkpoints, logs and measurements."""
+"""The record of a run: checkpoints, logs, measurements, and how to find them again."""

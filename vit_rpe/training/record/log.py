@@ -70,6 +70,7 @@ class RunLog:
             self._summary(history)
 
     def close(self) -> None:
+        """Close the log and the trackers."""
         for tracker in self.accelerator.trackers:
             tracker.finish()
         self.accelerator.trackers = []

@@ -15,7 +15,7 @@ from .integrity import STATE, checked
 
 @dataclass
 class RunState:
-    """How far a run has come."""
+    """The counters and the history of a run."""
 
     step: int = 0
     epoch: int = 0  # finished ones, evaluation included
@@ -28,7 +28,7 @@ class RunState:
 
 @dataclass(frozen=True)
 class Progress:
-    """What a checkpoint tells the trainer."""
+    """The part of a checkpoint that is for the trainer."""
 
     state: RunState
     log: int  # bytes of log.jsonl so far

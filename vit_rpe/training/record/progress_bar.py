@@ -1,4 +1,4 @@
-"""What people see of a run: a progress bar on a terminal, plain lines elsewhere."""
+"""The progress of a run on the screen."""
 
 from __future__ import annotations
 
