@@ -17,6 +17,7 @@ from vit_rpe.data import (
     ClipTransform,
     ImageDecoder,
     Images,
+    ImageTransform,
     Loader,
     Plan,
     ShardError,
@@ -24,6 +25,7 @@ from vit_rpe.data import (
     Videos,
     open_shards,
 )
+from vit_rpe.extras import MissingExtra
 
 
 def bomb(width: int, height: int) -> bytes:
@@ -132,3 +134,16 @@ def test_batches_are_the_same_with_any_number_of_workers(tmp_path):
         loader = Loader(shards, plan, transform, workers=workers, modality=Videos())
         several.append(torch.cat([batch.images for batch in loader.batches(0, 4)]))
     assert torch.equal(*several) and several[0].shape == (16, 3, 3, 8, 8)
+
+
+def without_a_decoder(data: bytes):
+    raise MissingExtra("decoding needs x: pip install 'vit_rpe[video]'", name="x")
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_decoder_that_is_missing_is_no_bad_sample(tmp_path, workers):
+    shards = make_set(tmp_path / "s", (7,))
+    plan, modality = Plan(shards.lengths, 3), Images(without_a_decoder)
+    loader = Loader(shards, plan, ImageTransform(8), modality=modality, workers=workers)
+    with pytest.raises(MissingExtra, match=r"^decoding needs x: pip install 'vit_rpe\[video\]'$"):
+        list(loader.epoch(0))

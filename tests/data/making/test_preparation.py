@@ -22,11 +22,6 @@ from vit_rpe.data.making import VideoPreparation, make_shards, video_folder, vid
 from vit_rpe.data.videos.files import PyAVVideo
 
 
-@pytest.fixture(autouse=True)
-def cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("VIT_RPE_CACHE", str(tmp_path / "cache"))
-
-
 @pytest.fixture
 def folder(tmp_path) -> Path:
     """Two splits of two classes: files in several containers, and folders of 11 frames."""
