@@ -65,7 +65,7 @@ class Evaluation:
 
     @property
     def metrics(self) -> dict[str, float]:
-        """timm's figures: the loss, and top-1 and top-5 in percent."""
+        """The metrics that timm reports: the loss, and top-1 and top-5 in percent."""
         return {
             "loss": _mean(self.losses),
             "top1": 100 * _mean(self.label_rank < 1),

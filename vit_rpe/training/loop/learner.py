@@ -41,7 +41,7 @@ class Learner:
         snapshot: Snapshot | None = None,
     ):
         recipe, accelerator = run.recipe, run.accelerator
-        self.run, self.recipe, self.accelerator = run, recipe, accelerator
+        self.recipe, self.accelerator, self.rank = recipe, accelerator, run.rank
         self.sharded = is_sharded(accelerator)
         layout = torch.channels_last if recipe.channels_last else torch.preserve_format
         self.net: nn.Module = net.to(accelerator.device, memory_format=layout)  # pyright: ignore
@@ -75,7 +75,7 @@ class Learner:
         parts = zip(images.chunk(pieces), targets.chunk(pieces), strict=True)
         for piece, (x, y) in enumerate(parts, 1):
             # dropout and stochastic depth draw from here: resuming needs no state of generators
-            seed_model(recipe.seed, step, piece, self.run.rank)
+            seed_model(recipe.seed, step, piece, self.rank)
             with nullcontext() if piece == pieces else accelerator.no_sync(self.model):
                 with accelerator.autocast():
                     part = task.loss(self.model, x, y) / size

@@ -63,7 +63,7 @@ class Trainer:
         model_args: dict[str, Any],
         resume: Path | None = None,
     ):
-        self.run, self.recipe, self.accelerator = run, run.recipe, run.accelerator
+        self.recipe, self.accelerator, self.world_size = run.recipe, run.accelerator, run.world_size
         self.task, self.loader, self.val_loader = task, loader, val_loader
         self.model_args, self.steps_per_epoch = model_args, loader.plan.steps
         self.state, self.stop, self.pulse = RunState(), StopFlag(), Pulse(run.folder)
@@ -151,7 +151,7 @@ class Trainer:
         asked = torch.tensor(self.stop.asked is not None, device=loss.device)
         values = torch.stack([value.double() for value in (loss, norm, trouble, asked)])
         loss_sum, norm_sum, troubles, stops = all_reduce_sum(self.accelerator, values)
-        ranks = self.run.world_size
+        ranks = self.world_size
         return Step(loss_sum / ranks, norm_sum / ranks, finite=troubles == 0, stop=stops > 0)
 
     def _batches(self) -> Generator[tuple[Batch, float]]:
@@ -250,7 +250,7 @@ class Trainer:
         """Open the log and the progress bar until the stack is closed."""
         state = self.state
         settings = self.recipe.model_dump() if self.recipe.log_wandb else None
-        self.bar = ProgressBar(self.total_steps, state.step, self.run.is_main)
+        self.bar = ProgressBar(self.total_steps, state.step, self.accelerator.is_main_process)
         stack.callback(self.bar.close)
         stack.callback(self.log.close)
         position, history = self._log_position, state.history
