@@ -18,12 +18,16 @@ from .recipe.schema import Recipe
 
 @dataclass(frozen=True)
 class Run:
-    """A recipe as it was settled, the processes that train it, its folder and its modality."""
+    """A recipe as it was settled, the processes that train it, its folder and its modality.
+
+    `per_rank` are the samples of one process in one step.
+    """
 
     recipe: Recipe
     accelerator: Accelerator
     folder: Path
     modality: Modality
+    per_rank: int
 
     @property
     def rank(self) -> int:
@@ -45,17 +49,9 @@ class Run:
     def precision(self) -> Precision:
         return Precision.settled(self.accelerator)
 
-    @property
-    def per_rank(self) -> int:
-        """Samples of one process in one step."""
-        try:
-            return self.recipe.per_rank(self.world_size)
-        except ValueError as error:
-            raise RecipeError(str(error)) from None
-
     def with_recipe(self, recipe: Recipe) -> Run:
-        """Return this run with a recipe that was settled further."""
-        return replace(self, recipe=recipe)
+        """Return this run with a recipe of the same modality that was settled further."""
+        return replace(self, recipe=recipe, per_rank=_per_rank(recipe, self.accelerator))
 
 
 def run_folder(recipe: Recipe) -> Path:
@@ -70,9 +66,10 @@ def start_run(recipe: Recipe, folder: Path | None = None) -> Run:
 
 
 def make_run(recipe: Recipe, accelerator: Accelerator, folder: Path) -> Run:
-    """Settle the precision and the modality of a run."""
+    """Settle the precision, the modality and the parts of the batch of a run."""
     recipe = recipe.model_copy(update=Precision.settled(accelerator).keys)
-    return Run(recipe, accelerator, folder, modality_for(recipe))
+    per_rank = _per_rank(recipe, accelerator)
+    return Run(recipe, accelerator, folder, modality_for(recipe), per_rank)
 
 
 def modality_for(recipe: Recipe) -> Modality:
@@ -84,3 +81,10 @@ def modality_for(recipe: Recipe) -> Modality:
         crops=recipe.val_crops,
         backend=recipe.video_decoder,
     )
+
+
+def _per_rank(recipe: Recipe, accelerator: Accelerator) -> int:
+    try:
+        return recipe.per_rank(accelerator.num_processes)
+    except ValueError as error:
+        raise RecipeError(str(error)) from None

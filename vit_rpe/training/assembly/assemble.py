@@ -24,7 +24,6 @@ from .shards import Inputs, open_inputs
 
 def assemble(run: Run, resume: Path | None = None) -> Trainer:
     """Make the trainer of a run; its folder then holds the recipe as it was settled."""
-    _ = run.per_rank  # a batch that has no equal parts is refused before anything is opened
     inputs = open_inputs(run)
     net, run = build_planned(run, inputs, resume)
     recipe = run.recipe
