@@ -3,8 +3,7 @@ from pathlib import Path
 
 import torch
 
-from vit_rpe.data import make_shards
-from vit_rpe.data.origins import digits
+from vit_rpe.data.making import digits, make_shards
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()

@@ -42,19 +42,9 @@ from timm.data import create_dataset, create_loader  # pyright: ignore[reportPri
 from timm.data.transforms_factory import create_transform
 from torch.utils.data import DataLoader
 
-from vit_rpe.data import (
-    ImageTransform,
-    Loader,
-    Plan,
-    Recipe,
-    SampleReader,
-    make_shards,
-    open_shards,
-)
-from vit_rpe.data.index import as_table, write_table
-from vit_rpe.data.layout import Info, SplitInfo, index_name
-from vit_rpe.data.scan import Row
-from vit_rpe.data.sources import Arrays, Item
+from vit_rpe.data import ImageTransform, Loader, Plan, SampleReader, open_shards
+from vit_rpe.data.making import Arrays, ImagePreparation, Item, make_shards
+from vit_rpe.data.shards import Info, Row, SplitInfo, as_table, index_name, write_table
 
 SHARDS, RANKS, WORKERS = 10_000, 1024, 8  # of the start-up and the plan
 
@@ -143,8 +133,9 @@ CONTESTANTS: dict[str, Callable[[str, argparse.Namespace], Iterator[Any]]] = {
 
 
 def speed(folder: Path, args: argparse.Namespace) -> dict[str, Any]:
-    recipe = Recipe(samples_per_shard=args.images // 8)
-    make_shards(Pictures(args.images, args.side, args.seed), folder, "train", recipe, workers=2)
+    preparation = ImagePreparation(samples_per_shard=args.images // 8)
+    pictures = Pictures(args.images, args.side, args.seed)
+    make_shards(pictures, folder, "train", preparation, workers=2)
     rates: dict[str, list[float]] = {name: [] for name in CONTESTANTS}
     order, shuffle = list(rates), random.Random(args.seed).shuffle
     for _ in range(args.rounds):
@@ -175,7 +166,11 @@ def memory(folder: Path, args: argparse.Namespace) -> dict[str, Any]:
     draw = np.random.default_rng(args.seed)
     images = draw.integers(0, 256, (4000, 12, 12), dtype=np.uint8)
     make_shards(
-        Arrays(images, draw.integers(0, 10, 4000), ()), folder, "train", Recipe(500), workers=2
+        Arrays(images, draw.integers(0, 10, 4000), ()),
+        folder,
+        "train",
+        ImagePreparation(500),
+        workers=2,
     )
     shards = open_shards(str(folder), "train")
     plan = Plan(shards.lengths, 200, seed=args.seed, window=2)
@@ -211,7 +206,7 @@ def startup(folder: Path, args: argparse.Namespace) -> dict[str, Any]:
     shards = open_shards(str(folder), "train")
     plan = Plan(shards.lengths, RANKS * 32, seed=args.seed)
     entries = plan.batch(0, RANKS - 1, RANKS)
-    shards.rows[entries.sample]["offset"].sum()
+    shards.rows[entries.sample_index]["offset"].sum()
     ready = perf_counter() - start
     start = perf_counter()
     steps = range(WORKERS - 1, plan.steps, WORKERS)
@@ -240,17 +235,17 @@ def index_without_shards(folder: Path, seed: int) -> list[int]:
 
 def bytes_read(folder: Path, args: argparse.Namespace) -> dict[str, Any]:
     """Read a worker's samples, in the order of a plan; the system says how many bytes it gave."""
-    recipe = Recipe(samples_per_shard=100)
-    make_shards(Pictures(800, args.side, args.seed), folder, "train", recipe, workers=2)
+    preparation = ImagePreparation(samples_per_shard=100)
+    make_shards(Pictures(800, args.side, args.seed), folder, "train", preparation, workers=2)
     shards = open_shards(str(folder), "train")
     plan = Plan(shards.lengths, 64, seed=args.seed, window=3)
     reader = SampleReader(shards)
     reader.read(np.arange(1))
     wanted, before = 0, asked_bytes()
     for step in range(1, plan.steps, 4):
-        entries = plan.batch(step, rank=1, world=2)
-        reader.read(entries.sample)
-        wanted += int(shards.rows[entries.sample]["size"].sum())
+        entries = plan.batch(step, rank=1, world_size=2)
+        reader.read(entries.sample_index)
+        wanted += int(shards.rows[entries.sample_index]["size"].sum())
     return {"ratio": (asked_bytes() - before) / wanted, "bytes": wanted}
 
 

@@ -29,12 +29,9 @@ from bench_plot import aligned
 from command_line import Parser, positive_integer, positive_number
 
 import vit_rpe  # noqa: F401  registers the models
-from vit_rpe.data import Batch, make_shards
-from vit_rpe.data.sources import Arrays
-from vit_rpe.training import Recipe
-from vit_rpe.training.build import build_model
-from vit_rpe.training.ranks import start
-from vit_rpe.training.run import prepare
+from vit_rpe.data import Batch
+from vit_rpe.data.making import Arrays, make_shards
+from vit_rpe.training import Recipe, assemble, build_model, start_run
 
 BAR = 1.05
 CLASSES = 10
@@ -66,11 +63,11 @@ class Contest:
         keys = {"smoothing": 0.0, "warmup_epochs": 0, "epochs": 10**6, "val_split": None}
         keys.update(MODELS[name], seed=args.seed, device=args.device, workers=0)
         recipe = Recipe(data_dir=_images(folder / name, keys["batch_size"], args.seed), **keys)
-        accelerator = start(recipe, folder / "run")
-        self.trainer = prepare(recipe, accelerator, folder / "run")
+        run = start_run(recipe, folder / "run")
+        self.trainer = assemble(run)
         self.batch: Batch = next(iter(self.trainer.loader.batches(0, 1)))
         torch.manual_seed(args.seed)
-        self.model: Any = build_model(recipe, CLASSES).to(accelerator.device)
+        self.model: Any = build_model(recipe, CLASSES).to(run.device)
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=recipe.lr)
 
     def run_trainer(self) -> None:

@@ -28,7 +28,7 @@ from torch import Tensor
 
 import vit_rpe  # noqa: F401  registers the models
 from vit_rpe.data import ClipSampler, ClipTransform, VideoDecoder
-from vit_rpe.data.encode import h264
+from vit_rpe.data.making import h264
 
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "softmax": ("vit_rpe3d_{}_patch16_224", {"rpe": "none"}),

@@ -24,8 +24,7 @@ import vit_rpe
 from vit_rpe.features.names import ELEMENTWISE, RANDOM
 from vit_rpe.models.convert import LINEAR_OPTIONS, MASK_OPTIONS, ConversionReport, convert
 from vit_rpe.models.names import RPES
-from vit_rpe.training.checkpoint import find_model
-from vit_rpe.training.saved_model import class_names, with_classes
+from vit_rpe.training import class_names, find_model, with_classes
 
 LOCAL = "local-dir:"
 FILES = (".safetensors", ".pth", ".pt", ".bin", ".ckpt", ".pkl", ".npz")

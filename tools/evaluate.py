@@ -7,7 +7,7 @@
     python tools/evaluate.py --checkpoint runs/video --data data/videos --clips 4 --crops 3
     accelerate launch --config_file recipes/accelerate/cpu_x2.yaml tools/evaluate.py ...
 
-A run stands for its best checkpoint, and for the moving average of the weights where it has one.
+A run means its best checkpoint, and the moving average of the weights where it has one.
 Prints one line for each resolution. --output DIR keeps results.csv and results.json (timm's
 columns), and for each resolution per_class-SIZE.csv and confusion-SIZE.csv, in a folder of
 its own for each model: DIR/quickstart.
@@ -34,22 +34,38 @@ from timm.data.config import resolve_model_data_config
 from torch import Tensor, nn
 
 import vit_rpe  # noqa: F401  registers the models
-from vit_rpe.data import VIDEO_ENDINGS, ShardError, Shards, open_shards
-from vit_rpe.data.clip_transform import CROPS
-from vit_rpe.data.layout import IMAGE_ENDINGS
-from vit_rpe.data.video import BACKENDS
-from vit_rpe.training import CheckpointError
-from vit_rpe.training.build import unseen_pixels
-from vit_rpe.training.checkpoint import EMA, find_checkpoint, find_model, run_of
-from vit_rpe.training.evaluate import Evaluation, evaluate
-from vit_rpe.training.inputs import evaluation_loader
-from vit_rpe.training.medium import Images, Medium, Videos, holds_videos, try_decoder
-from vit_rpe.training.meter import peak_memory
-from vit_rpe.training.ranks import join, leave, main_first
-from vit_rpe.training.run import saved_recipe
-from vit_rpe.training.saved_model import class_names, load_model
+from vit_rpe.data import (
+    CLIP_CROPS,
+    VIDEO_BACKENDS,
+    Images,
+    Modality,
+    ShardError,
+    Shards,
+    Videos,
+    holds_videos,
+    open_shards,
+    try_decoder,
+)
+from vit_rpe.training import (
+    CheckpointError,
+    Evaluation,
+    class_names,
+    evaluate,
+    evaluation_loader,
+    find_checkpoint,
+    find_model,
+    is_average,
+    load_model,
+    main_first,
+    make_accelerator,
+    peak_memory,
+    run_of,
+    saved_recipe,
+    shut_down,
+    unseen_pixels,
+)
 
-VIDEO_OPTIONS = {  # and what a medium calls them
+VIDEO_OPTIONS = {  # and what a modality calls them
     "frame_stride": "stride",
     "clips": "clips",
     "crops": "crops",
@@ -76,14 +92,14 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     add("--img-size", type=sizes, help="one resolution or several: 192,224 (default: the model's)")
     add("--batch-size", type=positive_integer, default=64, help="of one process")
     add("--workers", type=int, default=4)
-    add("--crop-pct", type=float, help="centre crop (default: the model's)")
+    add("--crop-pct", type=float, help="center crop (default: the model's)")
     add("--num-frames", type=positive_integer, help="of a clip (default: the model's)")
     video = parser.add_argument_group("videos (default: as the run did, or 1, 1, 1, pyav)")
     add = partial(video.add_argument, default=argparse.SUPPRESS)
     add("--frame-stride", type=stride, help="frames to the next of a clip, or whole")
     add("--clips", type=positive_integer, help="averaged, spread over each video")
-    add("--crops", type=int, choices=CROPS, help="of each clip")
-    add("--video-decoder", choices=BACKENDS)
+    add("--crops", type=int, choices=CLIP_CROPS, help="of each clip")
+    add("--video-decoder", choices=VIDEO_BACKENDS)
     add = parser.add_argument
     add("--amp", choices=("bf16", "fp16"), help="mixed precision")
     add("--device", choices=("cpu", "cuda"), help="default: a GPU where there is one")
@@ -100,7 +116,7 @@ def stride(text: str) -> int | None:
 
 
 def build(args: argparse.Namespace, size: int | None) -> nn.Module:
-    """The model at one resolution; positions and masks of a checkpoint are resampled to it."""
+    """Build the model at one resolution; positions and masks of a checkpoint are resampled."""
     model: Any = create(args)
     if hasattr(model, "num_frames"):
         # not every mask tells for how many frames it was made, so it is loaded before it changes
@@ -122,8 +138,8 @@ def create(args: argparse.Namespace, **options: Any) -> nn.Module:
         raise CheckpointError(f"{args.model} cannot be built: {error}") from None
 
 
-def medium_for(args: argparse.Namespace, model: Any, shards: Shards) -> Medium:
-    """What the shards hold; a video model takes images, too."""
+def modality_for(args: argparse.Namespace, model: Any, shards: Shards) -> Modality:
+    """Choose images or videos by what the shards hold; a video model also takes images."""
     given = {key: getattr(args, name) for name, key in VIDEO_OPTIONS.items() if hasattr(args, name)}
     if not hasattr(model, "num_frames") or not holds_videos(shards):
         if given:
@@ -134,7 +150,7 @@ def medium_for(args: argparse.Namespace, model: Any, shards: Shards) -> Medium:
 
 
 def as_the_run_did(args: argparse.Namespace) -> dict[str, Any]:
-    """The sampling of the recipe that a checkpoint comes from, if it comes from one."""
+    """Return the sampling of the recipe that a checkpoint comes from, if it comes from one."""
     if not args.checkpoint:
         return {}
     path = find_checkpoint(args.checkpoint, "best")
@@ -147,10 +163,10 @@ def as_the_run_did(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def open_data(args: argparse.Namespace, model: nn.Module) -> Shards:
-    """The shards; in those of others a video model looks for videos first, then for images."""
-    kinds = [VIDEO_ENDINGS, IMAGE_ENDINGS] if hasattr(model, "num_frames") else [IMAGE_ENDINGS]
-    for endings in kinds:
-        shards = open_shards(args.data, args.split, endings=endings)
+    """Open the shards; a video model looks for videos first, then for images."""
+    kinds = (Videos, Images) if hasattr(model, "num_frames") else (Images,)
+    for kind in kinds:
+        shards = open_shards(args.data, args.split, endings=kind.endings)
         if (shards.rows["size"] >= 0).any():
             return shards
     raise ShardError(f"no sample at {args.data!r} has an image or a video that the model takes")
@@ -159,7 +175,7 @@ def open_data(args: argparse.Namespace, model: nn.Module) -> Shards:
 def class_order(
     names: Sequence[str], num_classes: int, shards: Shards, by_name: bool
 ) -> list[int] | None:
-    """Which output of a model each class of the shards is, then all others; None: as they stand."""
+    """Return the model's output for each class of the shards, then the others; None: in order."""
     wanted = list(shards.classes)
     if not names or not wanted or list(names) == wanted:
         return None
@@ -171,7 +187,7 @@ def class_order(
     if unknown := [name for name in wanted if name not in names]:
         raise ValueError(f"the checkpoint was not trained on {_few(unknown)} of the shards")
     first = [names.index(name) for name in wanted]
-    return first + [place for place in range(num_classes) if place not in first]
+    return first + [output for output in range(num_classes) if output not in first]
 
 
 def _few(names: Sequence[str]) -> str:
@@ -180,7 +196,7 @@ def _few(names: Sequence[str]) -> str:
 
 
 class Reordered(nn.Module):
-    """A model whose outputs stand in another order."""
+    """A model with its outputs in another order."""
 
     def __init__(self, model: nn.Module, order: list[int]):
         super().__init__()
@@ -196,10 +212,10 @@ def measure(
     accelerator: Accelerator,
     shards: Shards,
     model: nn.Module,
-    medium: Medium,
+    modality: Modality,
     size: int | None,
 ) -> tuple[dict[str, Any], Evaluation]:
-    """One row of the results, and the evaluation behind it."""
+    """Return one row of the results, and the evaluation behind it."""
     model = model.to(accelerator.device)
     config: dict[str, Any] = resolve_model_data_config(model)  # pyright: ignore
     if size is not None:
@@ -215,9 +231,9 @@ def measure(
         config,
         args.batch_size,
         workers=args.workers,
-        medium=medium,
+        modality=modality,
         rank=accelerator.process_index,
-        world=accelerator.num_processes,
+        world_size=accelerator.num_processes,
         device=accelerator.device,
     )
     with torch.no_grad(), accelerator.autocast():  # what happens once is not counted as speed
@@ -242,7 +258,7 @@ def measure(
         "bad_samples": result.bad,
         "img_per_s": round(result.count / result.seconds, 1),
         "peak_memory_mb": round(peak_memory() / 1e6, 1),
-        "average": bool(args.checkpoint) and find_model(args.checkpoint, args.ema).name == EMA,
+        "average": bool(args.checkpoint) and is_average(find_model(args.checkpoint, args.ema)),
         "data": str(args.data),
         "split": args.split,
     }
@@ -250,20 +266,20 @@ def measure(
 
 
 def run(args: argparse.Namespace) -> None:
-    accelerator = join(args.device, args.amp)
+    accelerator = make_accelerator(args.device, args.amp)
     sizes: list[int | None] = args.img_size or [None]
     model = build(args, sizes[0])
     shards = main_first(accelerator, lambda: open_data(args, model))
     rows, results = [], []
     for number, size in enumerate(sizes):
         model = build(args, size) if number else model
-        medium = medium_for(args, model, shards)
-        try_decoder(medium, shards)
-        row, result = measure(args, accelerator, shards, model, medium, size)
+        modality = modality_for(args, model, shards)
+        try_decoder(modality, shards)
+        row, result = measure(args, accelerator, shards, model, modality, size)
         rows.append(row)
         results.append(result)
         if accelerator.is_main_process:
-            print(show(row, "videos" if isinstance(medium, Videos) else "img"), flush=True)
+            print(show(row, modality.evaluated), flush=True)
     if args.output is not None and accelerator.is_main_process:
         folder = results_folder(args.output, args.checkpoint or args.model, rows[0])
         others = [name for name in class_names(model) if name not in shards.classes]
@@ -277,7 +293,7 @@ def main(argv: list[str] | None = None) -> None:
         with one_line_errors("evaluate"):
             run(args)
     finally:
-        leave()
+        shut_down()
 
 
 if __name__ == "__main__":

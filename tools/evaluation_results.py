@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from vit_rpe.training.evaluate import Evaluation
+from vit_rpe.training import Evaluation
 
 COLUMNS = (  # timm's results-*.csv
     *("model", "top1", "top1_err", "top5", "top5_err", "param_count", "img_size", "crop_pct"),
@@ -20,13 +20,13 @@ TABLES = ("per_class-*.csv", "confusion-*.csv")
 
 
 def results_folder(output: Path, model: str, row: dict[str, Any]) -> Path:
-    """A folder of this model on these data: that of its last evaluation, or a new one.
+    """Return a folder for this model on these data: that of its last evaluation, or a new one.
 
     It has the name of the model, the run, or the run and the checkpoint: `quickstart-best`.
     """
-    place = Path(os.path.abspath(model))
-    of_run = place.parent.name == "checkpoints"
-    name = f"{place.parent.parent.name}-{place.name}" if of_run else place.name
+    path = Path(os.path.abspath(model))
+    of_run = path.parent.name == "checkpoints"
+    name = f"{path.parent.parent.name}-{path.name}" if of_run else path.name
     number, folder = 1, output / name
     while folder.exists() and not _is_of(folder, row):
         number += 1

@@ -20,8 +20,7 @@ from timm.models import save_for_hf
 
 import vit_rpe  # noqa: F401  registers the models
 from vit_rpe.models import inflate
-from vit_rpe.training.checkpoint import find_model
-from vit_rpe.training.saved_model import class_names, load_model, with_classes
+from vit_rpe.training import class_names, find_model, load_model, with_classes
 
 
 def parse(argv: list[str] | None) -> argparse.Namespace:

@@ -26,31 +26,33 @@ from pathlib import Path
 from command_line import Parser, fail, positive_integer
 
 from vit_rpe.data import (
-    VIDEO_ENDINGS,
+    DEFAULT_BAD_LIMIT,
     BadSamples,
-    Recipe,
-    VideoDecoder,
-    VideoRecipe,
-    make_shards,
+    Videos,
+    is_pattern,
     open_shards,
+    read_info,
+    recorded_modality,
     verify,
 )
-from vit_rpe.data.bad import DEFAULT_LIMIT
-from vit_rpe.data.held_out import hold_out
-from vit_rpe.data.layout import IMAGE_ENDINGS, is_pattern, read_info
-from vit_rpe.data.moving import moving_digits, moving_pairs
-from vit_rpe.data.origins import (
+from vit_rpe.data.making import (
+    ImagePreparation,
+    Preparation,
+    Source,
+    VideoPreparation,
     csv_file,
     digits,
+    endings_in_words,
+    hold_out,
     idx_folder,
     image_folder,
-    listed,
+    make_shards,
+    moving_digits,
+    moving_pairs,
     torchvision_dataset,
+    video_folder,
+    video_table,
 )
-from vit_rpe.data.preparing import Preparation, check_all
-from vit_rpe.data.sources import Source
-from vit_rpe.data.storage import Storage
-from vit_rpe.data.video_origins import video_folder, video_table
 from vit_rpe.messages import cut
 
 Origin = Callable[[argparse.Namespace], Mapping[str, Source]]
@@ -82,28 +84,33 @@ def processes(text: str) -> int:
 def add_making(
     parser: argparse.ArgumentParser,
     origin: Origin,
-    recipe: type[Recipe] | type[VideoRecipe] = Recipe,
+    preparation: type[ImagePreparation] | type[VideoPreparation] = ImagePreparation,
 ) -> None:
     add = parser.add_argument
     add("output", type=Path, help="folder for the shards")
-    add("--samples-per-shard", type=positive_integer, default=recipe.samples_per_shard)
+    add("--samples-per-shard", type=positive_integer, default=preparation.samples_per_shard)
     add("--seed", type=int, default=0, help="of the order of samples")
     add("--keep-order", action="store_true", help="do not shuffle")
     add_common(parser)
-    parser.set_defaults(run=make, origin=origin, recipe=recipe)
+    parser.set_defaults(run=make, origin=origin, preparation=preparation)
 
 
 def add_size(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--size", type=positive_integer, help="shorter side, re-encoded (default: bytes kept)")
-    add("--quality", type=positive_integer, default=Recipe.quality, help="of re-encoded JPEGs")
+    add(
+        "--quality",
+        type=positive_integer,
+        default=ImagePreparation.quality,
+        help="of re-encoded JPEGs",
+    )
 
 
 def add_held_out(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--val-fraction",
         type=between,
-        help="hold so much of each class out as the split val, by the names of files",
+        help="hold out this fraction of each class as the split val, by file names",
     )
 
 
@@ -117,19 +124,19 @@ def add_video(kinds: argparse._SubParsersAction) -> None:
     kind.add_argument("--split", default="train", help="name, where there is no train/ or val/")
     kind.add_argument("--root", type=Path, help="folder of the paths in a .csv (default: its own)")
     add = kind.add_argument
-    add("--clip-frames", type=positive_integer, help="one sample for each clip of so many frames")
+    add("--clip-frames", type=positive_integer, help="one sample for each clip of this many frames")
     add("--min-frames", type=positive_integer, default=1, help="shorter videos are bad")
-    add("--crf", type=int, default=VideoRecipe.crf, help="quality of re-encoded videos (x264)")
+    add("--crf", type=int, default=VideoPreparation.crf, help="quality of re-encoded videos (x264)")
     add_held_out(kind)
     add_size(kind)
-    add_making(kind, videos, VideoRecipe)
+    add_making(kind, videos, VideoPreparation)
     kind = kinds.add_parser("moving-digits", help="scikit-learn's digits in motion: tiny clips")
-    add_making(kind, lambda _: moving_digits(), VideoRecipe)
+    add_making(kind, lambda _: moving_digits(), VideoPreparation)
     kind = kinds.add_parser("moving-pairs", help="pairs of Fashion-MNIST's items in motion")
     kind.add_argument("source", type=Path, help="folder of its idx files")
     kind.add_argument("--train", type=positive_integer, default=12_000, help="clips to train on")
     kind.add_argument("--test", type=positive_integer, default=2_000, help="clips to test on")
-    add_making(kind, lambda a: moving_pairs(a.source, a.train, a.test), VideoRecipe)
+    add_making(kind, lambda a: moving_pairs(a.source, a.train, a.test), VideoPreparation)
 
 
 def videos(args: argparse.Namespace) -> Mapping[str, Source]:
@@ -144,7 +151,7 @@ def add_common(parser: argparse.ArgumentParser) -> None:
     add(
         "--max-bad",
         type=share,
-        default=DEFAULT_LIMIT,
+        default=DEFAULT_BAD_LIMIT,
         help="share of bad samples that is tolerated",
     )
     add("--quiet", action="store_true", help="no progress bar")
@@ -198,21 +205,21 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
-def preparation(args: argparse.Namespace) -> Preparation:
-    """The recipe of the shards, with the options that the command has."""
+def prepared(args: argparse.Namespace) -> Preparation:
+    """The preparation of the samples, with the options that the command has."""
     names = ("samples_per_shard", "size", "quality", "crf", "clip_frames", "min_frames")
     options = {name: getattr(args, name) for name in names if hasattr(args, name)}
-    return args.recipe(seed=None if args.keep_order else args.seed, **options)
+    return args.preparation(seed=None if args.keep_order else args.seed, **options)
 
 
 def make(args: argparse.Namespace) -> None:
-    recipe = preparation(args)
+    preparation = prepared(args)
     for split, source in args.origin(args).items():
         info = make_shards(
             source,
             args.output,
             split,
-            recipe,
+            preparation,
             workers=args.workers,
             max_bad=args.max_bad,
             progress=not args.quiet,
@@ -223,21 +230,22 @@ def make(args: argparse.Namespace) -> None:
             f"{sum(info.shard_bytes) / 1e6:.1f} MB, {len(bad)} of {len(source)} left out as bad"
         )
         if passed := getattr(source, "passed_over", {}):
-            files, kinds = sum(passed.values()), ", ".join(recipe.endings)
-            print(f"{split}: {files} files passed over: {listed(passed)} (taken are {kinds})")
+            files, kinds = sum(passed.values()), ", ".join(preparation.endings)
+            what = f"{endings_in_words(passed)} (taken are {kinds})"
+            print(f"{split}: {files} files passed over: {what}")
     print(f"shards, index and _info.json are in {args.output}")
 
 
 def check(args: argparse.Namespace) -> None:
-    info = None if is_pattern(args.source) else read_info(args.source, Storage())
+    info = None if is_pattern(args.source) else read_info(args.source)
     splits = [args.split] if args.split or info is None else sorted(info.splits)
     for split in splits:
         listed = info.splits.get(split) if info else None
-        video = args.video or (listed is not None and listed.made.get("medium") == "video")
+        modality = Videos() if args.video else recorded_modality(listed.made if listed else {})
         shards = open_shards(
             args.source,
             split,
-            endings=VIDEO_ENDINGS if video else IMAGE_ENDINGS,
+            endings=modality.endings,
             allow_pipe=args.allow_pipe,
             workers=args.workers,
             progress=not args.quiet,
@@ -246,7 +254,7 @@ def check(args: argparse.Namespace) -> None:
             shards,
             listed,
             num_classes=args.num_classes or len(shards.classes) or None,
-            decode=decode_all if video else None,
+            modality=modality,
             workers=args.workers,
             progress=not args.quiet,
         )
@@ -257,10 +265,6 @@ def check(args: argparse.Namespace) -> None:
             f"{name}: {shards.num_samples} samples in {len(shards.urls)} shards, {len(found)} bad"
         )
         BadSamples(shards.num_samples, args.max_bad).add(found)
-
-
-def decode_all(data: bytes) -> None:
-    check_all(VideoDecoder()(data))
 
 
 def main(argv: list[str] | None = None) -> None:

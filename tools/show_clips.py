@@ -1,4 +1,4 @@
-"""Draws clips as a model gets them: one row for each, frame by frame, with its class.
+"""Draw clips as a model gets them: one row for each, frame by frame, with its class.
 
 python tools/show_clips.py data/moving-digits --split val --output clips.png
 python tools/show_clips.py data/mine --frames 16 --stride 4 --size 224 --augment rand-m9-n2
@@ -13,16 +13,7 @@ from typing import Any
 import numpy as np
 from command_line import Parser, one_line_errors, positive_integer
 
-from vit_rpe.data import (
-    VIDEO_ENDINGS,
-    Batch,
-    ClipSampler,
-    ClipTransform,
-    Loader,
-    Plan,
-    VideoDecoder,
-    open_shards,
-)
+from vit_rpe.data import Batch, Loader, Plan, Videos, open_shards
 
 
 def parse(argv: list[str] | None) -> argparse.Namespace:
@@ -44,14 +35,14 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
 
 def one_batch(args: argparse.Namespace) -> tuple[Batch, list[str]]:
     """The clips, as bytes, and the names of their classes."""
-    shards = open_shards(args.data, args.split, endings=VIDEO_ENDINGS)
+    modality = Videos(args.frames, args.stride)
+    shards = open_shards(args.data, args.split, endings=modality.endings)
     policy = None if args.augment in (None, "plain") else args.augment
     look = {"mean": (0.0,) * 3, "std": (1.0,) * 3, "interpolation": "bilinear"}
     options = {**look, "auto_augment": policy} if args.augment else look
-    sampler = ClipSampler(args.frames, args.stride)
-    transform = ClipTransform(args.size, sampler, args.augment is not None, options=options)
+    transform = modality.transform(args.size, args.augment is not None, options)
     plan = Plan(shards.lengths, min(args.clips, shards.num_samples), seed=args.seed)
-    (batch,) = Loader(shards, plan, transform, decode=VideoDecoder()).batches(0, 1)
+    (batch,) = Loader(shards, plan, transform, modality=modality).batches(0, 1)
     names = dict(enumerate(shards.classes))
     return batch, [names.get(label, str(label)) for label in batch.labels.tolist()]
 

@@ -16,7 +16,9 @@ from tests.data.samples import make_set, pixels
 from vit_rpe.data import (
     IGNORED,
     PADDING,
+    Batches,
     ImageDecoder,
+    Images,
     ImageTransform,
     Loader,
     Mixing,
@@ -24,7 +26,7 @@ from vit_rpe.data import (
     Resolution,
     SampleReader,
 )
-from vit_rpe.data.transforms import OPTIONS
+from vit_rpe.data.images.transform import OPTIONS
 
 LENGTHS = (7, 1, 12, 4, 9)  # 33 samples
 AUGMENTED = {"auto_augment": "rand-m9-mstd0.5-inc1", "re_prob": 0.5, "re_mode": "pixel"}
@@ -39,7 +41,7 @@ class Exact:
     def shape(self, epoch):
         return 3, 9, 14
 
-    def finish(self, images, draws):
+    def normalize(self, images, draws):
         return images.float()
 
 
@@ -61,7 +63,7 @@ def test_images_and_labels_are_those_of_the_shards(shards):
     plan = Plan(shards.lengths, 8, seed=5, window=2)
     for batch in Loader(shards, plan, Exact(), num_classes=10).batches(0, 9):
         for image, label, number, key in zip(
-            batch.images, batch.labels, batch.sample.tolist(), batch.keys, strict=True
+            batch.images, batch.labels, batch.sample_index.tolist(), batch.keys, strict=True
         ):
             np.testing.assert_array_equal(image.permute(1, 2, 0).numpy(), pixels(number))
             assert label == number % 10 and key == f"k{number:04d}"
@@ -79,15 +81,15 @@ def test_evaluation_counts_every_sample_once(shards, world, workers):
     plan = Plan(shards.lengths, 6 * world, shuffle=False, drop_last=False)
     seen, steps = [], set()
     for rank in range(world):
-        loader = Loader(shards, plan, Exact(), rank=rank, world=world, workers=workers)
+        loader = Loader(shards, plan, Exact(), rank=rank, world_size=world, workers=workers)
         batches = list(loader.epoch(0))
         steps.add(len(batches))
         for batch in batches:
             assert batch.images.shape == (6, 3, 9, 14)
             assert (batch.labels[~batch.valid] == IGNORED).all()
             assert (batch.images[~batch.valid] == 0).all()
-            assert torch.equal(batch.valid, batch.sample != PADDING)
-            seen += batch.sample[batch.valid].tolist()
+            assert torch.equal(batch.valid, batch.sample_index != PADDING)
+            seen += batch.sample_index[batch.valid].tolist()
     assert sorted(seen) == list(range(33)) and len(steps) == 1
 
 
@@ -114,10 +116,10 @@ def test_a_draw_belongs_to_sample_epoch_and_copy(shards):
     for batch_size, world in ((6, 1), (22, 2)):
         plan = Plan(shards.lengths, batch_size, seed=2, repeats=2, drop_last=False)
         for rank in range(world):
-            loader = Loader(shards, plan, transform, rank=rank, world=world)
+            loader = Loader(shards, plan, transform, rank=rank, world_size=world)
             for batch in loader.batches(0, 2 * plan.steps):
                 for place in batch.valid.nonzero().flatten().tolist():
-                    key = batch.epoch, int(batch.sample[place]), int(batch.copy[place])
+                    key = batch.epoch, int(batch.sample_index[place]), int(batch.repeat[place])
                     image = batch.images[place]
                     assert torch.equal(found.setdefault(key, image), image)
     assert len(found) == 2 * 2 * 33
@@ -154,7 +156,7 @@ def test_images_are_those_of_timms_own_transform(shards):
     plan = Plan(shards.lengths, 11, shuffle=False)
     batch = next(iter(Loader(shards, plan, ImageTransform(12, options=options)).epoch(0)))
     timms = create_transform(12, **options)
-    for number, image in zip(batch.sample.tolist(), batch.images, strict=True):
+    for number, image in zip(batch.sample_index.tolist(), batch.images, strict=True):
         torch.testing.assert_close(image, timms(Image.fromarray(pixels(number))))  # pyright: ignore
 
 
@@ -174,7 +176,7 @@ def test_grey_images(shards):
         shards,
         Plan(shards.lengths, 20, drop_last=False),
         ImageTransform(8, options=options),
-        decode=ImageDecoder("L"),
+        modality=Images(ImageDecoder("L")),
     )
     assert [batch.images.shape for batch in loader.epoch(0)] == [(20, 1, 8, 8)] * 2
 
@@ -197,15 +199,14 @@ def test_what_workers_get_is_small(shards):
     plan = Plan(shards.lengths, 8)
     plan.batch(0)
     assert len(shards.rows) == 33
-    loader = Loader(shards, plan, ImageTransform(16))
-    assert len(pickle.dumps(loader._reader)) < 5000
+    assert len(pickle.dumps(Batches(shards, plan, ImageTransform(16)))) < 5000
 
 
 def test_wrong_settings_are_refused(shards):
     with pytest.raises(ValueError, match="the plan is for 2 shards with 5 samples, the set has 5"):
         Loader(shards, Plan((2, 3), 5), Exact())
     with pytest.raises(ValueError, match="no equal parts for 3 ranks"):
-        Loader(shards, Plan(shards.lengths, 8), Exact(), world=3)
+        Loader(shards, Plan(shards.lengths, 8), Exact(), world_size=3)
     with pytest.raises(ValueError, match="got 4 to 2"):
         next(iter(Loader(shards, Plan(shards.lengths, 8), Exact()).batches(4, 2)))
     assert OPTIONS < set(signature(create_transform).parameters)  # each is one of timm's

@@ -72,9 +72,11 @@ def test_global_batches_depend_neither_on_ranks_nor_on_workers(case, workers):
     for step in range(plan.steps + 2):
         whole = plan.batch(step)
         parts = [plan.batch(step, rank, world) for rank in range(world)]
-        assert all(len(part.sample) == plan.share(world) for part in parts)
-        np.testing.assert_array_equal(np.concatenate([p.sample for p in parts]), whole.sample)
-        np.testing.assert_array_equal(np.concatenate([p.copy for p in parts]), whole.copy)
+        assert all(len(part.sample_index) == plan.per_rank(world) for part in parts)
+        np.testing.assert_array_equal(
+            np.concatenate([p.sample_index for p in parts]), whole.sample_index
+        )
+        np.testing.assert_array_equal(np.concatenate([p.repeat for p in parts]), whole.repeat)
     turns = [list(worker_steps(3, 3 + plan.steps, w, workers)) for w in range(workers)]
     in_turn = [turns[i % workers][i // workers] for i in range(plan.steps)]
     assert in_turn == list(range(3, 3 + plan.steps))
@@ -116,7 +118,7 @@ def test_any_step_is_found_without_those_before(case, step):
 def test_order_changes_with_seed_and_epoch_and_stays_otherwise():
     def order(**options):
         plan = Plan((20, 31, 7, 40), 98, window=2, **options)
-        return plan.batch(0).sample.tolist(), plan.batch(1).sample.tolist()
+        return plan.batch(0).sample_index.tolist(), plan.batch(1).sample_index.tolist()
 
     first, second = order(seed=1)
     assert first != second and first != order(seed=2)[0] and first == order(seed=1)[0]
@@ -126,14 +128,14 @@ def test_order_changes_with_seed_and_epoch_and_stays_otherwise():
 def test_the_order_is_written_down():
     """A run must go on with other versions of the libraries: this order may never change."""
     order = [5, 3, 0, 6, 1, 2, 4, 11, 10, 8, 7, 9]
-    assert Plan((3, 4, 5), 12, seed=7, window=2).batch(0).sample.tolist() == order
+    assert Plan((3, 4, 5), 12, seed=7, window=2).batch(0).sample_index.tolist() == order
 
 
 def test_a_window_bounds_the_shards_that_are_read_together():
     lengths = tuple(5 + i % 4 for i in range(40))
     plan = Plan(lengths, 10, seed=3, window=4, drop_last=False)
     shard_of = np.repeat(np.arange(40), lengths)
-    order = np.concatenate([plan.batch(step).sample for step in range(plan.steps)])
+    order = np.concatenate([plan.batch(step).sample_index for step in range(plan.steps)])
     shards = shard_of[order[order != PADDING]]
     place = 0
     while place < len(shards):
@@ -145,7 +147,7 @@ def test_a_window_bounds_the_shards_that_are_read_together():
 
 def test_neighbours_are_different_samples_and_copies_are_near():
     plan = Plan((10, 10), 24, repeats=3)
-    sample = np.concatenate([plan.batch(step).sample for step in range(plan.steps)])
+    sample = np.concatenate([plan.batch(step).sample_index for step in range(plan.steps)])
     assert (sample[::2] != sample[1::2]).all()
     for number in set(sample.tolist()):
         places = np.flatnonzero(sample == number)
@@ -160,7 +162,7 @@ def test_1024_ranks_with_8_workers_over_10000_shards():
     turns = np.zeros((1024, 8), dtype=np.int64)
     for step in range(plan.steps):
         for rank in range(1024):
-            sample = plan.batch(step, rank, 1024).sample
+            sample = plan.batch(step, rank, 1024).sample_index
             np.add.at(seen, sample[sample != PADDING], 1)
             turns[rank, step % 8] += 1
     assert (seen == 1).all() and (turns.sum(1) == plan.steps).all()

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from tests.tools.loading import loaded
-from vit_rpe.data import Recipe, make_shards
+from vit_rpe.data.making import ImagePreparation, make_shards
 
 
 @pytest.fixture(scope="module")
@@ -21,7 +21,9 @@ def bench():
 @pytest.mark.slow
 def test_contestants_give_the_same_kind_of_batches(bench, tmp_path):
     args = bench.parse(["--quick", "--batch-size", "16", "--workers", "1"])
-    make_shards(bench.Pictures(64, 32, 0), tmp_path, "train", Recipe(samples_per_shard=16))
+    make_shards(
+        bench.Pictures(64, 32, 0), tmp_path, "train", ImagePreparation(samples_per_shard=16)
+    )
     moments = {}
     for name, contestant in bench.CONTESTANTS.items():
         batches = contestant(str(tmp_path), args)

@@ -16,7 +16,7 @@ import pytest
 
 from tests.training.launch import launch, train
 from tests.training.runs import RICH, make_data, make_named, write_recipe
-from tests.training.test_video import VIDEO, make_videos
+from tests.training.video_runs import VIDEO, make_videos
 
 TOOLS = Path(__file__).parents[2] / "tools"
 

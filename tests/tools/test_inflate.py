@@ -11,7 +11,7 @@ import torch
 from tests.tools.loading import loaded
 from tests.training.launch import train
 from tests.training.runs import TINY, make_data, write_recipe
-from tests.training.test_video import VIDEO, make_videos
+from tests.training.video_runs import VIDEO, make_videos
 
 
 @pytest.fixture(scope="module")

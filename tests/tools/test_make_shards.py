@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.data.samples import encoded, sample, write_shard
-from tests.data.videos import clip_sample, video
+from tests.data.video_samples import clip_sample, video
 from tests.tools.loading import loaded
 
 ROOT = Path(__file__).parents[2]

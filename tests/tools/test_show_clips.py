@@ -7,8 +7,7 @@ import pytest
 from PIL import Image
 
 from tests.tools.loading import loaded
-from vit_rpe.data import VideoRecipe, make_shards
-from vit_rpe.data.sources import Clips
+from vit_rpe.data.making import Clips, VideoPreparation, make_shards
 
 
 @pytest.fixture(scope="module")
@@ -21,7 +20,7 @@ def tool():
 def shards(tmp_path) -> str:
     levels = np.arange(5, dtype=np.uint8)[:, None, None, None] * 50
     clips = np.broadcast_to(levels, (5, 4, 16, 16))
-    make_shards(Clips(clips, np.arange(5), list("abcde")), tmp_path, "train", VideoRecipe())
+    make_shards(Clips(clips, np.arange(5), list("abcde")), tmp_path, "train", VideoPreparation())
     return str(tmp_path)
 
 

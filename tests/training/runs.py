@@ -11,8 +11,7 @@ import yaml
 from safetensors.torch import load_file
 
 from tests.data.samples import sample, write_shard
-from vit_rpe.data import make_shards
-from vit_rpe.data.sources import Arrays
+from vit_rpe.data.making import Arrays, make_shards
 
 TINY: dict[str, Any] = {
     "model": "performer_rpe2d_tiny_patch16_224",
@@ -88,7 +87,7 @@ def tensors(folder: Path) -> dict[str, Any]:
 
 
 def assert_same_run(one: Path, other: Path, names: tuple[str, ...] = ("last", "best")) -> None:
-    """Bit-equal weights, averages, optimiser states, metrics, counters and losses."""
+    """Bit-equal weights, averages, optimizer states, metrics, counters and losses."""
     for name in names:
         ours, theirs = (tensors((run / "checkpoints" / name).resolve()) for run in (one, other))
         assert ours.keys() == theirs.keys() and len(ours) > 20

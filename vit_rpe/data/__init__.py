@@ -1,42 +1,66 @@
-"""Shards on disk to batches. Imports nothing of ours."""
+"""Shards to batches: who reads what, how it is decoded, and what a model is given.
 
-from .bad import BadSamples
-from .clip_transform import ClipTransform
-from .clips import ClipSampler, videos_of
-from .decode import ImageDecoder
-from .errors import BadData, BadSample, FolderBusy, ShardError
-from .index import Shards, open_shards
+Public are the names below, vit_rpe.data.making (to make shards) and vit_rpe.data.shards (their
+format); all other modules are private. Imports nothing of ours but what is below everything.
+"""
+
+from .augment.mixing import Mixing
+from .batches import IGNORED, Batch, Batches, DeviceStage
+from .errors import BadData, BadSample, FolderBusy, MissingShards, ShardError
+from .images.decode import IMAGE_ENDINGS, ImageDecoder
+from .images.transform import ImageTransform, Resolution
 from .loader import Loader
 from .lock import FolderLock
-from .maker import make_shards
-from .mixing import Mixing
+from .making.write_shards import make_shards
+from .modality import (
+    Images,
+    Modality,
+    Transform,
+    Videos,
+    holds_videos,
+    modality_of,
+    recorded_modality,
+    try_decoder,
+)
 from .plan import PADDING, Entries, Plan
-from .preparing import Recipe, VideoRecipe
-from .reader import IGNORED, Batch, BatchReader, Sample, SampleReader, Transform
-from .transforms import ImageTransform, Resolution
-from .verify import verify
-from .video import VIDEO_ENDINGS, VideoDecoder
+from .seeding import Purpose, seed_model, torch_generator
+from .shards.bad_samples import DEFAULT_BAD_LIMIT, BadSamples
+from .shards.index import Shards, open_shards
+from .shards.layout import is_pattern, read_info
+from .shards.samples import Sample, SampleReader
+from .verification import verify
+from .videos.clips import ClipSampler, videos_of
+from .videos.containers import VIDEO_BACKENDS, VIDEO_ENDINGS, VideoDecoder
+from .videos.transform import CLIP_CROPS, ClipTransform
 
 __all__ = [
+    "CLIP_CROPS",
+    "DEFAULT_BAD_LIMIT",
     "IGNORED",
+    "IMAGE_ENDINGS",
     "PADDING",
+    "VIDEO_BACKENDS",
     "VIDEO_ENDINGS",
     "BadData",
     "BadSample",
     "BadSamples",
     "Batch",
-    "BatchReader",
+    "Batches",
     "ClipSampler",
     "ClipTransform",
+    "DeviceStage",
     "Entries",
     "FolderBusy",
     "FolderLock",
     "ImageDecoder",
     "ImageTransform",
+    "Images",
     "Loader",
+    "MissingShards",
     "Mixing",
+    "Modality",
     "Plan",
-    "Recipe",
+    "Purpose",
     "Resolution",
     "Sample",
     "SampleReader",
@@ -44,9 +68,17 @@ __all__ = [
     "Shards",
     "Transform",
     "VideoDecoder",
-    "VideoRecipe",
+    "Videos",
+    "holds_videos",
+    "is_pattern",
     "make_shards",
+    "modality_of",
     "open_shards",
+    "read_info",
+    "recorded_modality",
+    "seed_model",
+    "torch_generator",
+    "try_decoder",
     "verify",
     "videos_of",
 ]

@@ -1,4 +1,4 @@
-"""What can be wrong with data: a sample, which is named and counted, or a shard, which stops."""
+"""Errors in data: bad samples are named and counted, bad shards stop the run."""
 
 from typing import NamedTuple
 
@@ -8,22 +8,22 @@ class ShardError(ValueError):
 
 
 class FolderBusy(ValueError):
-    """A folder that another process is at work in."""
+    """A folder that another process is working in."""
 
 
 class MissingShards(ShardError):
-    """No shards, or none of a split, where they were looked for."""
+    """No shards, or none of a split, at an address."""
 
 
 class BadData(ValueError):
     """The bytes of one sample cannot be used; the message is the reason."""
 
 
-NO_MEMORY = "it needs more memory than there is"  # the reason of a sample that asks too much
+NO_MEMORY = "it needs more memory than there is"  # the reason of a sample that is too large
 
 
 class BadSample(NamedTuple):
-    """A sample that was left out, by name."""
+    """A sample that was left out: where it is, and why."""
 
     shard: str
     key: str

@@ -1,6 +1,6 @@
-"""One owner of a folder at a time: a file that names it, and whose age says that it lives.
+"""A lock on a folder: a file that names the owner and whose age shows that the owner is alive.
 
-    with FolderLock(folder, what="run") as lock:   # FolderBusy if somebody else is at work there
+    with FolderLock(folder, what="run") as lock:   # FolderBusy if another process works there
         ...
         lock.check()                               # FolderBusy if it was taken over meanwhile
 
@@ -36,7 +36,7 @@ _POLL = 0.1  # seconds between two looks of one that waits
 
 @dataclass(frozen=True)
 class Owner:
-    """Who holds a folder. `started` tells a process from a later one with the same number."""
+    """The process that holds a folder; `started` tells it from a later one with the same number."""
 
     what: str = "process"
     host: str = "an unknown host"
@@ -52,7 +52,7 @@ class Owner:
         return cls(what, socket.gethostname(), _space(), pid, _start_of(pid) or "", since)
 
     def lives(self, age: float) -> bool:
-        """Whether it is still there; `age` is that of its last sign of life."""
+        """Tell whether the owner is alive; `age` is that of its last sign of life, in seconds."""
         if (self.host, self.space) != (socket.gethostname(), _space()):
             return age < STALE
         started = _start_of(self.pid)
@@ -95,10 +95,10 @@ class FolderLock:
             raise self._busy()
 
     def _take(self) -> bool:
-        """Write this owner down, unless there is one that lives."""
+        """Write this owner into the file, unless another one is alive."""
         self.folder.mkdir(parents=True, exist_ok=True)
         try:
-            with _alone(self.folder):
+            with _kernel_lock(self.folder):
                 owner = self._read()
                 if owner is not None and owner.lives(self._age()):
                     return False
@@ -110,7 +110,7 @@ class FolderLock:
             return False
 
     def _read(self) -> Owner | None:
-        """The owner that the file names; one that is not named lives as long as the file is new."""
+        """Read the owner from the file; one without a name is alive as long as the file is new."""
         try:
             return Owner(**json.loads(self.path.read_text()))
         except FileNotFoundError:
@@ -119,7 +119,7 @@ class FolderLock:
             return Owner()
 
     def _age(self) -> float:
-        """Seconds since the last sign of life, both by the clock of the file system."""
+        """Return the seconds since the last sign of life, by the clock of the file system."""
         with tempfile.TemporaryFile(dir=self.folder) as now, suppress(FileNotFoundError):
             return os.fstat(now.fileno()).st_mtime - self.path.stat().st_mtime
         return float("inf")
@@ -138,7 +138,7 @@ class FolderLock:
 
 
 @contextmanager
-def _alone(folder: Path) -> Iterator[None]:
+def _kernel_lock(folder: Path) -> Iterator[None]:
     """Keep other processes out for a moment, where the file system can lock a folder."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
@@ -153,7 +153,7 @@ def _alone(folder: Path) -> Iterator[None]:
 
 
 def _start_of(pid: int) -> str | None:
-    """When a process started, in the kernel's own count; None if it has ended."""
+    """Return when a process started, in the kernel's ticks; None if it has ended."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

@@ -1,4 +1,4 @@
-"""One function over many items, by some processes, in order, with a progress bar."""
+"""A parallel map over processes: results in order, with a progress bar."""
 
 from __future__ import annotations
 
@@ -15,10 +15,13 @@ R = TypeVar("R")
 _work: Callable[[Any], Any] | None = None
 
 
-def in_processes(
+def parallel_map(
     work: Callable[[T], R], items: Sequence[T], workers: int, title: str | None
 ) -> Iterator[R]:
-    """work(item) for every item. Without a title there is no bar; one worker is this process."""
+    """Yield work(item) for every item, in order.
+
+    Without a title there is no progress bar; with one worker all happens in this process.
+    """
     bar = partial(tqdm, total=len(items), desc=title, unit="shard", disable=title is None)
     if workers <= 1:
         yield from bar(map(work, items))

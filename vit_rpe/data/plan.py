@@ -1,9 +1,9 @@
-"""Who reads what: the place of every sample, as a pure function of (seed, epoch, step).
+"""Who reads what: the position of every sample, as a pure function of (seed, epoch, step).
 
-An epoch is a list of entries (sample, copy). Its shards are put in a new order and cut into windows
-of a few shards, and the samples of each window are shuffled; with repeated augmentation every
-sample then stands there `repeats` times. Step t takes the next `batch_size` entries, rank r the
-r-th part of them, and worker w every `workers`-th step. So
+An epoch is a list of entries (sample, repeat). Its shards are put in a new order and cut into
+windows of a few shards, and the samples of each window are shuffled; with repeated augmentation
+every sample is then in the list `repeats` times. Step t takes the next `batch_size` entries, rank r
+the r-th part of them, and worker w every `workers`-th step. So
 
 - the batch of all ranks depends neither on their number nor on the workers,
 - every rank has the same number of steps, whatever the lengths of the shards,
@@ -23,17 +23,17 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from .draws import Purpose, shuffled
+from .seeding import Purpose, shuffled
 
 Integers = NDArray[np.int64]
-PADDING = -1  # stands for a sample where a batch has no more
+PADDING = -1  # in place of a sample, where a batch has no more
 
 
 class Entries(NamedTuple):
-    """What is read for a batch: numbers of samples, PADDING for none, and which copy of each."""
+    """The samples to read for a batch, by number, PADDING for none; and which repeat of each."""
 
-    sample: Integers
-    copy: Integers
+    sample_index: Integers
+    repeat: Integers
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class Plan:
 
     @property
     def num_entries(self) -> int:
-        """Entries of a whole epoch: each sample as many times as it has copies."""
+        """Entries of a whole epoch: each sample `repeats` times."""
         return self.num_samples * self.repeats
 
     @property
@@ -108,45 +108,47 @@ class Plan:
         epochs, within = divmod(later, self.steps)
         return self.first_epoch + 1 + epochs, within * self.batch_size
 
-    def batch(self, step: int, rank: int = 0, world: int = 1) -> Entries:
+    def batch(self, step: int, rank: int = 0, world_size: int = 1) -> Entries:
         """The part of one rank in the batch of a step."""
-        if not 0 <= rank < world:
-            raise ValueError(f"{world} ranks are numbered from 0, got rank {rank}")
-        size = self.share(world)
+        if not 0 <= rank < world_size:
+            raise ValueError(f"{world_size} ranks are numbered from 0, got rank {rank}")
+        size = self.per_rank(world_size)
         epoch, entry = self.locate(step)
         return self._entries(epoch, np.arange(size) + entry + rank * size)
 
-    def share(self, world: int) -> int:
+    def per_rank(self, world_size: int) -> int:
         """Samples of one rank in a batch."""
-        if self.batch_size % world:
-            raise ValueError(f"a batch of {self.batch_size} has no equal parts for {world} ranks")
-        return self.batch_size // world
+        if self.batch_size % world_size:
+            raise ValueError(
+                f"a batch of {self.batch_size} has no equal parts for {world_size} ranks"
+            )
+        return self.batch_size // world_size
 
     def after(self, step: int, batch_size: int) -> Plan:
-        """What follows `step` steps of this plan, in batches of another size: for other ranks.
+        """Plan the rest after `step` steps, in batches of another size: for other ranks.
 
         Its steps count from 0 again. No sample is lost or comes twice.
         """
         epoch, entry = self.locate(step)
         return replace(self, batch_size=batch_size, first_epoch=epoch, start=entry)
 
-    def _entries(self, epoch: int, places: Integers) -> Entries:
-        inside = places < self.num_entries
-        order, copy = _spread(places, self.num_samples, self.repeats)
-        sample = np.full_like(places, PADDING)
+    def _entries(self, epoch: int, positions: Integers) -> Entries:
+        inside = positions < self.num_entries
+        order, repeat = _spread(positions, self.num_samples, self.repeats)
+        sample = np.full_like(positions, PADDING)
         sample[inside] = self._samples(epoch, order[inside])
-        return Entries(sample, np.where(inside, copy, 0))
+        return Entries(sample, np.where(inside, repeat, 0))
 
-    def _samples(self, epoch: int, places: Integers) -> Integers:
-        """The samples at some places of the order of an epoch."""
+    def _samples(self, epoch: int, positions: Integers) -> Integers:
+        """The samples at some positions in the order of an epoch."""
         if not self.shuffle:
-            return places
+            return positions
         _, starts = self._epoch(epoch)
-        window = np.searchsorted(starts, places, side="right") - 1
-        sample = np.empty_like(places)
+        window = np.searchsorted(starts, positions, side="right") - 1
+        sample = np.empty_like(positions)
         for w in np.unique(window).tolist():
             here = window == w
-            sample[here] = self._window(epoch, w)[places[here] - starts[w]]
+            sample[here] = self._window(epoch, w)[positions[here] - starts[w]]
         return sample
 
     @cached_property
@@ -155,7 +157,7 @@ class Plan:
 
     @cached_property
     def _epoch(self) -> Callable[[int], tuple[Integers, Integers]]:
-        """Of an epoch: the order of its shards, and the place where each window starts."""
+        """The order of the shards of an epoch, and the position where each window starts."""
 
         @lru_cache(maxsize=2)
         def make(epoch: int) -> tuple[Integers, Integers]:
@@ -179,18 +181,18 @@ class Plan:
         return make
 
     def __getstate__(self) -> dict[str, Any]:
-        """The fields alone: what was computed from them is not sent to workers."""
+        """Only the fields: what was computed from them is not sent to workers."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
 
-def _spread(places: Integers, samples: int, repeats: int) -> tuple[Integers, Integers]:
-    """Place in the order, and copy, of entries: a b a b a b, c d c d c d, ... for three copies.
+def _spread(positions: Integers, samples: int, repeats: int) -> tuple[Integers, Integers]:
+    """Position in the order, and repeat, of entries: a b a b a b, c d c d c d, ... for three.
 
-    Copies stand so close that they mostly fall into one batch, which is the point of repeated
-    augmentation; and neighbours, which mixup mixes, are different samples.
+    Repeats are so close that they mostly fall into one batch, which is the point of repeated
+    augmentation; and neighbors, which mixup mixes, are different samples.
     """
-    pair, within = np.divmod(places, 2 * repeats)
-    members = np.where(2 * pair + 1 < samples, 2, 1)  # the last of an odd number is alone
+    pair, within = np.divmod(positions, 2 * repeats)
+    members = np.where(2 * pair + 1 < samples, 2, 1)  # the last of an odd number has no neighbor
     return 2 * pair + within % members, within // members
 
 

@@ -16,6 +16,8 @@ LEFT_TO_PARENT = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
 
 
 class Worker(multiprocessing.Process):
+    """A process that leaves signals to its parent and ends with it."""
+
     def run(self) -> None:
         # blocked, not ignored: torch's own handlers, which come later, cannot undo it
         signal.pthread_sigmask(signal.SIG_BLOCK, LEFT_TO_PARENT)
@@ -23,12 +25,12 @@ class Worker(multiprocessing.Process):
         super().run()
 
     def terminate(self) -> None:
-        """End at once: SIGTERM would not reach it."""
+        """Kill the process, because SIGTERM would not reach it."""
         self.kill()
 
 
 class WorkerContext(DefaultContext):
-    """What DataLoader makes its processes from; they start as Python's default says."""
+    """A multiprocessing context that makes Workers, started in Python's default way."""
 
     Process = Worker  # pyright: ignore
 

@@ -1,4 +1,4 @@
-"""What can be wrong before or while training; `run.py` gives each its exit code."""
+"""Errors before and during training; `cli.py` gives each its exit code."""
 
 
 class RecipeError(ValueError):
@@ -10,7 +10,7 @@ class CheckpointError(ValueError):
 
 
 class Stopped(Exception):
-    """A signal came, all ranks know, and the state is saved."""
+    """The end of a run by a signal, of which all ranks know, and with the state saved."""
 
 
 class Miscounted(RuntimeError):
@@ -18,4 +18,4 @@ class Miscounted(RuntimeError):
 
 
 class Diverged(RuntimeError):
-    """More steps than allowed had a loss or a gradient that was not finite."""
+    """The end of a run in which too many losses or gradients were not finite."""

@@ -1,0 +1,1 @@
+"""Augmentation of whole batches: normalizing and erasing, mixing."""

@@ -1,0 +1,1 @@
+"""Images: bytes to pixels, and pixels to tensors."""

@@ -1,0 +1,1 @@
+"""Videos: bytes to frames, frames to clips, clips to tensors."""

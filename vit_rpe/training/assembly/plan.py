@@ -1,0 +1,44 @@
+"""The plan of attention in a run: rank 0 decides, the recipe records it, a resumed run keeps it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..distributed import broadcast
+from ..record.find import saved_recipe
+from ..run import Run
+from .model import build_model
+from .shards import Inputs
+
+
+def build_planned(run: Run, inputs: Inputs, resume: Path | None) -> tuple[nn.Module, Run]:
+    """Build the model with the same attention path on every rank, and record it in the recipe.
+
+    The path is chosen for the device and the batch that the model will have, wherever it is built.
+    """
+    if resume is not None:
+        run = _with_path(run, saved_recipe(resume).model_kwargs.get("path"))
+    torch.manual_seed(run.recipe.seed)
+    net: Any = build_model(run.recipe, inputs.num_classes, inputs.train.classes)
+    if attention_path(net) is None:
+        return net, run
+    piece = run.per_rank // run.recipe.grad_accum_steps
+    net.path = broadcast(run.accelerator, net.attention_plan(piece, run.device).path)
+    return net, _with_path(run, net.path)
+
+
+def attention_path(model: nn.Module) -> str | None:
+    """Return the path of a model's attention layers, if it is a model that has paths."""
+    path = getattr(model, "path", None)
+    return path if isinstance(path, str) else None
+
+
+def _with_path(run: Run, path: str | None) -> Run:
+    if path is None:
+        return run
+    kwargs = {**run.recipe.model_kwargs, "path": path}
+    return run.with_recipe(run.recipe.model_copy(update={"model_kwargs": kwargs}))

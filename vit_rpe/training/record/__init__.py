@@ -1,0 +1,1 @@
+"""The record of a run: checkpoints, logs, measurements, and how to find them again."""

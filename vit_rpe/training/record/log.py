@@ -1,0 +1,105 @@
+"""The log of a run: summary.csv, log.jsonl and trackers."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import os
+from collections.abc import Sequence
+from typing import Any, TextIO
+
+from vit_rpe.files import atomic_write
+
+from ..run import Run
+
+SUMMARY, LOG, TRACKER = "summary.csv", "log.jsonl", "tensorboard"
+COLUMNS = ("epoch", "train_loss", "eval_loss", "eval_top1", "eval_top5", "lr")  # timm's
+EMA_COLUMNS = ("ema_loss", "ema_top1", "ema_top5")
+
+
+class RunLog:
+    """The files and trackers of a run; only the main process writes."""
+
+    def __init__(self, run: Run):
+        self.folder, self.accelerator, self.active = run.folder, run.accelerator, run.is_main
+        self.columns: tuple[str, ...] = COLUMNS + (EMA_COLUMNS if run.recipe.model_ema else ())
+        self._file: TextIO | None = None
+
+    def open(
+        self,
+        step: int,
+        position: int,
+        history: Sequence[dict[str, Any]],
+        settings: dict[str, Any] | None = None,
+    ) -> None:
+        """Begin, or resume after `step`: what an earlier process wrote beyond it is cut off."""
+        if self.active:
+            path = self.folder / LOG
+            path.touch()
+            os.truncate(path, min(position, path.stat().st_size))
+            self._file = open(path, "a", encoding="utf-8")  # noqa: SIM115  closed by close()
+            self._summary(history)
+        options = {TRACKER: {"purge_step": step}}
+        self.accelerator.init_trackers(TRACKER, init_kwargs=options)
+        if settings is not None:
+            self._tell_wandb(settings)
+
+    def position(self) -> int:
+        """Return the length of the log, which is on disk by then: a checkpoint remembers it."""
+        if self._file is None:
+            return 0
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        return self._file.tell()
+
+    def write(self, event: str, step: int, **values: Any) -> None:
+        """Append a line to log.jsonl; the trackers get its numbers."""
+        if self._file is not None:
+            line = {"event": event, "step": step, **_plain(values)}
+            self._file.write(json.dumps(line) + "\n")
+            self._file.flush()
+            numbers = {f"{event}/{k}": v for k, v in values.items() if isinstance(v, (int, float))}
+            if numbers:
+                self.accelerator.log(numbers, step=step)
+
+    def write_epochs(self, history: Sequence[dict[str, Any]]) -> None:
+        """Rewrite summary.csv, with a row for each epoch."""
+        if self.active:
+            self._summary(history)
+
+    def close(self) -> None:
+        """Close the log and the trackers."""
+        for tracker in self.accelerator.trackers:
+            tracker.finish()
+        self.accelerator.trackers = []
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _summary(self, history: Sequence[dict[str, Any]]) -> None:
+        """Write all rows that the checkpoint knows, so that no epoch appears twice."""
+        text = io.StringIO()
+        writer = csv.DictWriter(text, self.columns, restval="", lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(history)
+        with atomic_write(self.folder / SUMMARY) as file:
+            file.write(text.getvalue().encode())
+
+    def _tell_wandb(self, settings: dict[str, Any]) -> None:
+        for tracker in self.accelerator.trackers:
+            if tracker.name == "wandb":
+                tracker.store_init_configuration(settings)
+
+
+def json_number(value: float) -> float | str:
+    """Return a number as JSON can hold it: NaN and infinity become strings."""
+    return value if math.isfinite(value) else str(value)
+
+
+def _plain(values: dict[str, Any]) -> dict[str, Any]:
+    return {
+        name: json_number(value) if isinstance(value, float) else value
+        for name, value in values.items()
+    }
