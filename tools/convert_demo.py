@@ -23,7 +23,7 @@ import torch.nn.functional as F
 from command_line import Parser, one_line_errors
 from torch import Tensor, nn
 
-from vit_rpe.models.convert import convert
+from vit_rpe.models.conversion import convert
 
 SHAPE = {
     **{"img_size": 8, "patch_size": 2, "in_chans": 1, "num_classes": 10},

@@ -22,7 +22,7 @@ from timm.models import save_for_hf
 
 import vit_rpe
 from vit_rpe.features.names import ELEMENTWISE, RANDOM
-from vit_rpe.models.convert import LINEAR_OPTIONS, MASK_OPTIONS, ConversionReport, convert
+from vit_rpe.models.conversion import LINEAR_OPTIONS, MASK_OPTIONS, ConversionReport, convert
 from vit_rpe.models.names import RPES
 from vit_rpe.training import class_names, find_model, with_classes
 

@@ -11,7 +11,7 @@ from tests.zoo import ZOO, rand
 from vit_rpe.attention import PathCosts, explain, masked_linear_attention, plan, plan_attention
 from vit_rpe.attention.cost import default_costs
 from vit_rpe.attention.cpu import build
-from vit_rpe.attention.explain import explanation
+from vit_rpe.attention.explanation import explanation
 from vit_rpe.attention.plan import AttentionPlan
 from vit_rpe.features import ReLUFeatures
 from vit_rpe.masks import (

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from vit_rpe.features import FeatureMap
 from vit_rpe.masks import Mask
-from vit_rpe.masks.compose import stack_rows
+from vit_rpe.masks.helpers import stack_rows
 from vit_rpe.precision import without_autocast
 
 from .plan import PATHS, AttentionRequest, PathName, plan_attention, run

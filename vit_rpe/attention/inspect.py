@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from vit_rpe.masks import Mask
-from vit_rpe.masks.compose import stack_rows
+from vit_rpe.masks.helpers import stack_rows
 
 from .functional import masked_linear_attention
 from .plan import PathName

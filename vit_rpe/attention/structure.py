@@ -27,8 +27,7 @@ from vit_rpe.masks import (
     Sum,
     Toeplitz,
 )
-from vit_rpe.masks.base import hide_nonfinite, masked_multiply
-from vit_rpe.masks.compose import stack_rows, total
+from vit_rpe.masks.helpers import hide_nonfinite, masked_multiply, stack_rows, total
 from vit_rpe.precision import without_autocast
 
 from .reference import safe_denominator

@@ -4,7 +4,7 @@ from .additive import AdditiveFeatures
 from .base import FeatureMap
 from .elementwise import ELUFeatures, ReLUFeatures, SquareFeatures
 from .favor import HyperbolicRandomFeatures, PositiveRandomFeatures
-from .names import make_features
+from .names import choose, is_random, make_features
 from .orthogonal import orthogonal_gaussian
 from .topvit import TopViTFeatures
 
@@ -17,6 +17,8 @@ __all__ = [
     "ReLUFeatures",
     "SquareFeatures",
     "TopViTFeatures",
+    "choose",
+    "is_random",
     "make_features",
     "orthogonal_gaussian",
 ]

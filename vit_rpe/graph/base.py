@@ -8,7 +8,7 @@ from typing import Any, Self
 from torch import Tensor
 
 from vit_rpe.masks import Mask
-from vit_rpe.masks.base import as_values
+from vit_rpe.masks.helpers import as_values
 
 
 class GraphMask(Mask):

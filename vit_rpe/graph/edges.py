@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from vit_rpe.masks.base import as_count, as_length
+from vit_rpe.masks.helpers import as_count, as_length
 
 
 @dataclass(frozen=True, eq=False)

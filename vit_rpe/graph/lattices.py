@@ -8,7 +8,7 @@ from math import prod
 import torch
 from torch import Tensor
 
-from vit_rpe.masks.base import as_grid
+from vit_rpe.masks.helpers import as_grid
 
 
 def grid_edges(grid: Sequence[int]) -> Tensor:

@@ -7,8 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vit_rpe.attention import AttentionRequest, masked_linear_attention
-from vit_rpe.attention.plan import PATHS, PathName
+from vit_rpe.attention import PATHS, AttentionRequest, PathName, masked_linear_attention
 from vit_rpe.attention.streaming import LinearState, Scratch
 from vit_rpe.features import FeatureMap, ReLUFeatures
 from vit_rpe.masks import Scaled

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vit_rpe.attention.softmax import log_weights, softmax_attention
+from vit_rpe.attention import log_weights, softmax_attention
 from vit_rpe.attention.streaming import Scratch, SoftmaxState
 from vit_rpe.rpe import TokenLayout
 

@@ -1,7 +1,7 @@
 """timm's dialect: the models, and what turns a softmax ViT into one of them."""
 
-from .convert import ConversionReport, convert
-from .inflate import inflate
+from .conversion import ConversionReport, convert
+from .inflation import inflate
 from .masked_video import MaskedVideo, PerformerVideo, SoftmaxRPEVideo
 from .masked_vit import MaskedViT, PerformerViT, SoftmaxRPEViT, TopViT
 from .performer_rpe import default_cfgs

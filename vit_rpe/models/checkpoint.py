@@ -10,8 +10,7 @@ from timm.models._manipulate import adapt_input_conv
 from timm.models.vision_transformer import checkpoint_filter_fn as timm_filter
 from torch import Tensor
 
-from vit_rpe.rpe import DistanceRPE, Grid, OffsetRPE
-from vit_rpe.rpe.resize import resample, resample_offsets
+from vit_rpe.rpe import DistanceRPE, Grid, OffsetRPE, resample, resample_offsets
 
 from .masked_video import MaskedVideo
 from .masked_vit import MaskedViT, resample_positions

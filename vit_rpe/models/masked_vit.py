@@ -13,12 +13,10 @@ from timm.models._manipulate import checkpoint
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 
-from vit_rpe.attention import AttentionPlan, plan_attention
-from vit_rpe.attention.plan import PATHS, PathName
+from vit_rpe.attention import PATHS, AttentionPlan, PathName, plan_attention
 from vit_rpe.features import FeatureMap, TopViTFeatures, make_features
 from vit_rpe.layers import MaskedAttention, MaskedLinearAttention, MaskedSoftmaxAttention
-from vit_rpe.rpe import Border, Grid, ReadOnlyBorder, TokenLayout
-from vit_rpe.rpe.resize import resample
+from vit_rpe.rpe import Border, Grid, ReadOnlyBorder, TokenLayout, resample
 
 from .names import choose, make_rpe
 from .tubelets import padded

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from vit_rpe.features.names import choose
+from vit_rpe.features import choose
 from vit_rpe.rpe import (
     CausalRPE,
     DistanceRPE,

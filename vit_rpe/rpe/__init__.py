@@ -8,20 +8,23 @@ from .exponential import ExponentialRPE
 from .factorized import FactorizedRPE
 from .layout import Grid, TokenLayout
 from .offset import OffsetRPE
+from .resize import resample, resample_offsets
 from .stochastic import low_rank_logits, sine_factors, sine_spe, stochastic_factors
 
 __all__ = [
     "Border",
+    "CausalRPE",
     "DistanceRPE",
     "ExponentialRPE",
     "FactorizedRPE",
     "Grid",
     "GridRPE",
     "OffsetRPE",
-    "CausalRPE",
     "ReadOnlyBorder",
     "TokenLayout",
     "low_rank_logits",
+    "resample",
+    "resample_offsets",
     "sine_factors",
     "sine_spe",
     "stochastic_factors",

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from vit_rpe.masks import Mask
-from vit_rpe.masks.base import as_axes, as_grid
+from vit_rpe.masks.helpers import as_axes, as_grid
 
 Init = Literal["ones", "decay"]
 Positive = Literal["exp", "abs"]

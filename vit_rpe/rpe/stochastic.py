@@ -10,7 +10,7 @@ from torch import Tensor
 
 from vit_rpe.features import PositiveRandomFeatures
 from vit_rpe.masks import LowRank
-from vit_rpe.masks.base import as_count, as_values
+from vit_rpe.masks.helpers import as_count, as_values
 
 
 def sine_factors(

@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from vit_rpe.masks import Exponential, Mask, Ones
-from vit_rpe.masks.exponential import decay, shift_down, spread
+from vit_rpe.masks.helpers import decay, shift_down, spread
 from vit_rpe.precision import without_autocast
 
 from .. import structure

@@ -10,14 +10,16 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from vit_rpe.attention import masked_linear_attention
-from vit_rpe.attention.cost import default_budget
-from vit_rpe.attention.paths.product import budget_for
-from vit_rpe.attention.reference import safe_denominator
-from vit_rpe.features import AdditiveFeatures, FeatureMap, PositiveRandomFeatures, make_features
-from vit_rpe.features.names import is_random
+from vit_rpe.attention import budget_for, default_budget, masked_linear_attention, safe_denominator
+from vit_rpe.features import (
+    AdditiveFeatures,
+    FeatureMap,
+    PositiveRandomFeatures,
+    is_random,
+    make_features,
+)
 from vit_rpe.masks import Dense, Mask
-from vit_rpe.masks.base import as_count
+from vit_rpe.masks.helpers import as_count
 
 from ..edges import Graph, as_graph
 from ..walks.kernel import RandomWalkMask, WalkKernel

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch_geometric.data import Data
 from torch_geometric.transforms import BaseTransform
 
-from vit_rpe.masks.csr import SparseMatrix, row_starts
+from vit_rpe.masks.helpers import SparseMatrix, row_starts
 
 from ..edges import as_graph
 from ..identity import edge_fingerprints, graph_digest

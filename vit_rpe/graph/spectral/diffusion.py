@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 
 from vit_rpe.masks import Mask, Ones, Scaled
-from vit_rpe.masks.base import as_values, check_columns, check_rows
-from vit_rpe.masks.csr import Folded
+from vit_rpe.masks.helpers import Folded, as_values, check_columns, check_rows
 from vit_rpe.precision import full_precision
 
 from ..base import GraphMask

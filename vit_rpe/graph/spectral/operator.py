@@ -8,7 +8,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from vit_rpe.masks.csr import SparseMatrix, block_width
+from vit_rpe.masks.helpers import SparseMatrix, block_width
 
 from ..edges import Graph, coalesce, connected_components
 from .chebyshev import Interval, coefficients, expand, spectral_interval

@@ -6,8 +6,7 @@ import torch
 from torch import Tensor
 
 from vit_rpe.masks import Mask
-from vit_rpe.masks.base import as_values, check_columns, check_rows, widest_dtype
-from vit_rpe.masks.csr import Folded
+from vit_rpe.masks.helpers import Folded, as_values, check_columns, check_rows, widest_dtype
 from vit_rpe.precision import full_precision
 
 from ..base import GraphMask

@@ -10,7 +10,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from vit_rpe.masks.csr import row_starts
+from vit_rpe.masks.helpers import row_starts
 
 from ..edges import Graph, as_graph
 

@@ -14,8 +14,14 @@ import torch
 from torch import Tensor
 
 from vit_rpe.masks import Mask, Packing, Scaled, Toeplitz
-from vit_rpe.masks.base import as_values, check_columns, check_rows, widest_dtype
-from vit_rpe.masks.csr import Folded, SparseMatrix
+from vit_rpe.masks.helpers import (
+    Folded,
+    SparseMatrix,
+    as_values,
+    check_columns,
+    check_rows,
+    widest_dtype,
+)
 from vit_rpe.precision import full_precision
 
 from ..base import GraphMask

@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vit_rpe.masks.csr import SparseMatrix
+from vit_rpe.masks.helpers import SparseMatrix
 
 from .forest import Forest
 

@@ -16,8 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vit_rpe.masks.csr import SparseMatrix, row_starts
-from vit_rpe.masks.toeplitz import fast_size
+from vit_rpe.masks.helpers import SparseMatrix, fast_size, row_starts
 
 from .forest import Forest
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from vit_rpe.masks import Dense
-from vit_rpe.masks.base import as_count, as_probability, as_values
+from vit_rpe.masks.helpers import as_count, as_probability, as_values
 
 from ..edges import Graph, as_graph, coalesce
 from .visits import power_or_inf

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from vit_rpe.features import ELUFeatures, FeatureMap
-from vit_rpe.masks.base import as_count
+from vit_rpe.masks.helpers import as_count
 
 from .kernel import WalkKernel
 

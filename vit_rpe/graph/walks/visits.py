@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vit_rpe.masks.csr import Folded, SparseMatrix
+from vit_rpe.masks.helpers import Folded, SparseMatrix
 
 from ..edges import connected_components
 from .walks import Walks

@@ -8,8 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vit_rpe.masks.base import as_count, as_probability
-from vit_rpe.masks.csr import row_starts
+from vit_rpe.masks.helpers import as_count, as_probability, row_starts
 
 from ..edges import Graph, as_graph
 

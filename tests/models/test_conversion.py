@@ -10,7 +10,7 @@ from timm.models.vision_transformer import ParallelScalingBlock, VisionTransform
 from torch import nn
 
 from vit_rpe.models import PerformerViT, SoftmaxRPEViT
-from vit_rpe.models.convert import convert
+from vit_rpe.models.conversion import convert
 
 SMALL = {"img_size": 32, "patch_size": 8, "embed_dim": 24, "depth": 2, "num_heads": 3}
 VARIANTS = {
