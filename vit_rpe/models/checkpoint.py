@@ -10,7 +10,7 @@ from timm.models._manipulate import adapt_input_conv
 from timm.models.vision_transformer import checkpoint_filter_fn as timm_filter
 from torch import Tensor
 
-from vit_rpe.rpe import DistanceRPE, Grid, OffsetRPE, resample, resample_offsets
+from vit_rpe.rpe import Grid, GridRPE
 
 from .masked_video import MaskedVideo
 from .masked_vit import MaskedViT, resample_positions
@@ -20,7 +20,7 @@ PATCHES = "patch_embed.proj.weight"
 
 
 def checkpoint_filter_fn(state: dict[str, Tensor], model: MaskedViT) -> dict[str, Tensor]:
-    """Resamples tables, absolute positions and patches to the model's size.
+    """Resample tables, absolute positions and patches to the model's size.
 
     Rates of exponential masks mean the same on every grid. What fits already is left alone.
     """
@@ -30,14 +30,13 @@ def checkpoint_filter_fn(state: dict[str, Tensor], model: MaskedViT) -> dict[str
         _check_prefix(state, model)
         state["pos_embed"] = _positions(state["pos_embed"], old, model)
     for name, module in model.named_modules():
-        key = f"{name}.table"
-        if isinstance(module, OffsetRPE) and key in state:
-            sides = _sides(state[key])
-            state[key] = resample_offsets(state[key], sides, module.grid, module.crop_axes)
-        elif isinstance(module, DistanceRPE) and key in state:
-            state[key] = _distances(state[key], module)
+        if isinstance(module, GridRPE):
+            keys = [key for key, _ in module.named_parameters(recurse=False)]
+            saved = {key: state[f"{name}.{key}"] for key in keys if f"{name}.{key}" in state}
+            resampled = module.resample_state(saved)
+            state |= {f"{name}.{key}": value for key, value in resampled.items()}
     if isinstance(model, MaskedVideo):
-        # timm's filter and its way to other channels know images alone
+        # timm's filter and its way to other channels know only images
         patches = {PATCHES: _tubelets(state.pop(PATCHES), model)} if PATCHES in state else {}
         return {**timm_filter(state, model), **patches}  # pyright: ignore
     return timm_filter(state, model)  # pyright: ignore
@@ -74,16 +73,6 @@ def _positions(positions: Tensor, old: Grid | None, model: MaskedViT) -> Tensor:
             "load it into a model of its own size, then call set_input_size"
         )
     return resample_positions(positions, new, old, prefix)
-
-
-def _distances(table: Tensor, module: DistanceRPE) -> Tensor:
-    size = module.table.shape[-1]
-    if module.crop_axes and table.shape[-1] != size:
-        raise ValueError(
-            f"a table of {table.shape[-1]} distances does not tell how many frames it is for; "
-            "load it into a model of its own size, then call set_input_size"
-        )
-    return resample(table, size)
 
 
 def _tubelets(weight: Tensor, model: MaskedVideo) -> Tensor:

@@ -1,6 +1,6 @@
 """Modules that own parameters and make masks when called: for images, video, sequences."""
 
-from .base import GridRPE
+from .base import GridRPE, grid_distance
 from .border import Border, ReadOnlyBorder
 from .causal import CausalRPE
 from .distance import DistanceRPE
@@ -22,6 +22,7 @@ __all__ = [
     "OffsetRPE",
     "ReadOnlyBorder",
     "TokenLayout",
+    "grid_distance",
     "low_rank_logits",
     "resample",
     "resample_offsets",

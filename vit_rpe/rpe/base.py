@@ -28,12 +28,11 @@ class GridRPE(nn.Module, abc.ABC):
     `init="ones"` starts every weight at 1, so that a new mask changes nothing. `init="decay"`
     starts head h as exp(-slope_h * distance), the slopes rising from 0: heads from global to local.
 
-    Along the axes in `one_sided` a query sees only keys at its own place or before.
+    Along the axes in `one_sided` a query sees only keys at its own cell or before.
 
-    Another grid is the same picture at another resolution: offsets are relative to the length of
-    an axis. Not so along the axes in `crop_axes`, such as the frames of a video: there a shorter
-    axis keeps the weights of the offsets that are left. A longer one stretches a table, which has
-    no weights for it.
+    Another grid resamples each axis, as if the image had another resolution. Axes in `crop_axes`,
+    such as the frames of a video, are cropped instead when they get shorter; when they get longer,
+    they are resampled, too.
     """
 
     def __init__(
@@ -66,15 +65,22 @@ class GridRPE(nn.Module, abc.ABC):
 
     @abc.abstractmethod
     def forward(self, grid: Sequence[int] | None = None) -> Mask:
-        """The mask, for the module's own grid or resampled to another one; writes no parameter."""
+        """Make the mask, for the module's own grid or resampled to another; write no parameter."""
 
     @abc.abstractmethod
     def resize(self, grid: Sequence[int]) -> None:
         """Take another grid, keeping the learned function. The module's own grid: a no-op."""
 
+    def resample_state(self, state: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Resample the module's parameters, saved on another grid, to its own grid.
+
+        `state` holds those that were saved; what means the same on every grid stays as it is.
+        """
+        return state
+
     @abc.abstractmethod
     def reset_parameters(self) -> None:
-        """Back to the start that `init` names."""
+        """Go back to the start that `init` names."""
 
     def _grid(self, grid: Sequence[int] | None) -> tuple[int, ...]:
         """Another grid of as many axes, checked; None is the module's own."""

@@ -48,6 +48,17 @@ class DistanceRPE(GridRPE):
         offsets = hide_later_keys(offsets, grid, self.one_sided)
         return Toeplitz(offsets, grid, nonnegative=True)
 
+    def resample_state(self, state: dict[str, Tensor]) -> dict[str, Tensor]:
+        if "table" not in state:
+            return state
+        table, size = state["table"], self.table.shape[-1]
+        if self.crop_axes and table.shape[-1] != size:
+            raise ValueError(
+                f"a table of {table.shape[-1]} distances does not tell how many frames it is for; "
+                "load it into a model of its own size, then call set_input_size"
+            )
+        return {"table": resample(table, size)}
+
     def resize(self, grid: Sequence[int]) -> None:
         grid = self._grid(grid)
         if grid != self.grid:

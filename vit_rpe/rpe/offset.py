@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from vit_rpe.masks import Toeplitz
 
@@ -45,6 +45,12 @@ class OffsetRPE(GridRPE):
         table = resample_offsets(self.table, self.grid, grid, self.crop_axes)
         table = hide_later_keys(self._weight(table), grid, self.one_sided)
         return Toeplitz(table, grid, nonnegative=True)
+
+    def resample_state(self, state: dict[str, Tensor]) -> dict[str, Tensor]:
+        if "table" not in state:
+            return state
+        saved = tuple((side + 1) // 2 for side in state["table"].shape[1:])
+        return {"table": resample_offsets(state["table"], saved, self.grid, self.crop_axes)}
 
     def resize(self, grid: Sequence[int]) -> None:
         grid = self._grid(grid)
