@@ -1,6 +1,7 @@
 # make quickstart   make shards, train on real digits in about a minute, evaluate (runs/quickstart)
 # make check        check the numbers on this machine and draw the masks (output/masks.png)
 # make test         everything that must hold: format, lint, types, all tests
+# make test-plain   all tests without the C++ operators; make test runs a selection of them
 # make test-fast    the tests without the slow ones
 # make test-oldest  the tests with the oldest versions that pyproject.toml allows (.venv-oldest)
 # make lint         format, lint, types
@@ -14,12 +15,15 @@ STAMP := .venv/.vit_rpe-installed
 # Two processes with one thread each: more threads than cores would only get in each other's way.
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 
+# What differs most without the C++ operators.
+PLAIN := tests/attention/test_plan.py tests/attention/test_paths.py tests/layers tests/models/test_stream.py
+
 OLDEST := .venv-oldest
 # What meets other packages; the mathematics of masks and graphs is torch's alone.
 OLDEST_TESTS := tests/data tests/training tests/models tests/tools tests/attention tests/rpe \
 	tests/graph/test_equivalences.py tests/graph/test_distances.py tests/graph/trees tests/graph/gkat/test_models.py tests/graph/gkat/test_transforms.py tests/test_readme.py
 
-.PHONY: quickstart check test test-fast test-oldest lint clean
+.PHONY: quickstart check test test-plain test-fast test-oldest lint clean
 .DELETE_ON_ERROR:
 
 quickstart: $(STAMP)
@@ -32,6 +36,11 @@ check: $(STAMP)
 
 test: lint
 	$(PYTEST)
+	VIT_RPE_NATIVE=0 $(PYTEST) $(PLAIN)
+
+# Without the C++ operators, as on a machine that has no compiler.
+test-plain: $(STAMP)
+	VIT_RPE_NATIVE=0 $(PYTEST)
 
 test-fast: $(STAMP)
 	$(PYTEST) -m "not slow"

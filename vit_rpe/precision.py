@@ -1,4 +1,4 @@
-"""What a device can do, whether values may be looked at, and code that autocast leaves alone."""
+"""Precision: what a device has, whether values may be looked at, code without autocast."""
 
 from __future__ import annotations
 

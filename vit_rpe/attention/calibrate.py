@@ -13,6 +13,7 @@ import math
 import os
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, fields, replace
 from functools import cache
 from pathlib import Path
@@ -22,6 +23,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from vit_rpe.features import ReLUFeatures
+from vit_rpe.files import atomic_write, cache_folder
 from vit_rpe.masks import Exponential, Mask, Toeplitz
 
 from .cost import PathCosts, default_costs
@@ -63,8 +65,7 @@ def costs_file() -> Path:
     setting = os.environ.get(PATH_COSTS_ENV)
     if setting:
         return Path(setting)
-    cache_home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(cache_home) / "vit_rpe" / "path_costs.json"
+    return cache_folder() / "path_costs.json"
 
 
 def measure(device: torch.device) -> PathCosts:
@@ -146,8 +147,11 @@ def _name(device: torch.device) -> str:
 
 
 def _known(file: Path) -> dict[str, dict[str, float]]:
-    """The constants in a file. A damaged one of our own is measured again; a file that the user
-    names and that holds something else is refused, because it is not ours to write to."""
+    """Read the constants in a file.
+
+    A damaged one of our own is measured again; a file that the user names and that holds something
+    else is refused, because it is not ours to write to.
+    """
     try:
         return _read(file)
     except OSError:
@@ -179,13 +183,9 @@ def _read(file: Path) -> dict[str, dict[str, float]]:
 
 def _write(file: Path, known: dict[str, dict[str, float]]) -> None:
     """Write in one step, because several processes may write; a read-only home is ignored."""
-    draft = file.with_name(f"{file.name}.{os.getpid()}")
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        draft.write_text(json.dumps(known, indent=1) + "\n")
-        draft.replace(file)
-    except OSError:
-        draft.unlink(missing_ok=True)
+    with suppress(OSError):
+        with atomic_write(file) as draft:
+            draft.write(f"{json.dumps(known, indent=1)}\n".encode())
 
 
 def main() -> int:

@@ -1,4 +1,4 @@
-"""What each path costs, by a small model of its work, and how many bytes it may use.
+"""Costs of paths, by a small model of their work, and the bytes that they may use.
 
 Numbers in, numbers out: which masks allow a path is known to the forms. Shapes: L tokens, M
 features, D value columns (with the normalizer); H heads of all samples.
@@ -104,8 +104,10 @@ def scan_cost(
 def best_blocks(
     grid: tuple[int, ...], passes: tuple[int, ...], m: int, d: int, costs: PathCosts
 ) -> tuple[int, ...]:
-    """Slices of the scan's blocks along the first axis, then along the next inside a block, and so
-    on: they balance the tiles inside blocks with the states between."""
+    """Slices of the scan's blocks along the first axis, then along the next inside a block, ...
+
+    They balance the tiles inside blocks with the states between.
+    """
     return _best_blocks(grid, passes, m, d, costs)[1]
 
 

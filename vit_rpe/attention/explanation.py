@@ -29,7 +29,7 @@ def explain(
 def explanation(
     module: nn.Module, *, batch_size: int = 1, device: torch.device | str | None = None
 ) -> str:
-    """What `explain` prints."""
+    """The text that `explain` prints."""
     device = None if device is None else torch.device(device)
     texts = [
         (name, _of_layer(layer.attention_request(batch_size, device, tokens)))

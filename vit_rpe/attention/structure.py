@@ -215,7 +215,7 @@ def weighted_sums(
 def term_sums(
     q: Tensor, k: Tensor, v: Tensor, mask: Mask, leaf_sums: LeafSums
 ) -> tuple[Tensor, Tensor]:
-    """The same for a leaf that may be a `Sum`, whose terms are summed one by one."""
+    """`leaf_sums` of a mask that may be a `Sum`, whose terms are computed one by one."""
     if not isinstance(mask, Sum):
         return leaf_sums(q, k, v, mask)
 

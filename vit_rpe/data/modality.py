@@ -45,17 +45,17 @@ class Modality(Protocol):
 
     @property
     def sample(self) -> str:
-        """What a model is given, in words: image or clip."""
+        """The name of one input of a model: image or clip."""
         ...
 
     @property
     def unit(self) -> str:
-        """What training counts per second: img or clips."""
+        """The unit that training counts per second: img or clips."""
         ...
 
     @property
     def evaluated(self) -> str:
-        """What evaluation counts: img or videos, of which it may see several clips."""
+        """The unit that evaluation counts: img or videos, of which it may see several clips."""
         ...
 
     @property
@@ -86,7 +86,7 @@ class Modality(Protocol):
         ...
 
     def single_view(self) -> Modality:
-        """The same with one view of each sample in evaluation."""
+        """This modality with one view of each sample in evaluation."""
         ...
 
 

@@ -22,7 +22,7 @@ class GraphMask(Mask):
 
     prefers_row_major = True
     _precomputed: Any = None
-    """What `precomputed` has computed from the values."""
+    """The numbers that `precomputed` has made from the values."""
 
     def with_values(self, **values: float | Tensor) -> Self:
         """Return a mask on the same graph with other values: `mask.with_values(lam=self.lam)`."""

@@ -112,7 +112,7 @@ class MaskedAttention(Attention):
 
 
 def _without_padding(x: Tensor, attn_mask: Tensor | TokenLayout | None) -> Tensor:
-    """What is padded leaves no trace, not even in the gradients of the projections."""
+    """Zero what is padded: it leaves no trace, not even in gradients of the projections."""
     keep = TokenLayout.of(attn_mask).keep
     return x if keep is None else x.masked_fill(~_kept_keys(keep, *x.shape[:2])[:, :, None], 0.0)
 

@@ -53,7 +53,7 @@ class MaskedLinearAttention(MaskedAttention):
         device: torch.device | None = None,
         num_tokens: int | None = None,
     ) -> AttentionRequest:
-        """What the layer asks of the plan for a batch, by default on the device where it is.
+        """The request for a plan that a batch makes, by default on the device where the layer is.
 
         A layer without an rpe must be told its number of tokens.
         """

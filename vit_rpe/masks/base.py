@@ -1,4 +1,4 @@
-"""What a mask is: a matrix known by its product."""
+"""The base class of masks: matrices known by their product."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Mask(abc.ABC):
 
     @abc.abstractmethod
     def cost(self, columns: int) -> float:
-        """Estimated multiply-adds of `matmul` with so many columns, for one head of one sample."""
+        """Estimated multiply-adds of `matmul` with some columns, for one head of one sample."""
 
     @abc.abstractmethod
     def abs_bound(self) -> Mask:
@@ -72,12 +72,11 @@ class Mask(abc.ABC):
         return None
 
     def precomputed(self, dtype: torch.dtype) -> Mask:
-        """The same mask, ready for many products with columns of `dtype`."""
+        """This mask with everything computed that many products with columns of `dtype` share."""
         return self
 
     def precise(self) -> Mask:
-        """The same mask for columns of wide range: what is `normwise` works in float64, to all its
-        digits."""
+        """This mask for columns of wide range: what is `normwise` works in float64."""
         return self
 
     def compute_dtype(self, dtype: torch.dtype) -> torch.dtype:

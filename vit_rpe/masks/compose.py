@@ -129,7 +129,7 @@ class Bordered(Mask):
         return self._around(self.inner.precomputed(dtype))
 
     def _around(self, inner: Mask) -> Bordered:
-        """The same border around another mask."""
+        """Put this border around another mask."""
         border = (self.row, self.column, self.corner)
         return Bordered(inner, self.prefix, *border, nonnegative=self._positive_border)
 

@@ -84,8 +84,8 @@ class Exponential(Mask):
         return total.to(x.dtype)
 
     def dense(self) -> Tensor:
-        place = grid_coordinates(self.grid, self.rates.device)
-        offset = place[:, None] - place[None, :]
+        cell = grid_coordinates(self.grid, self.rates.device)
+        offset = cell[:, None] - cell[None, :]
         exponent = torch.einsum("...ra,ija->...rij", self.rates, offset.abs().to(self.rates.dtype))
         matrix = torch.einsum("...r,...rij->...ij", self.weights, (-exponent).exp())
         return matrix.masked_fill((offset[..., list(self.one_sided)] < 0).any(-1), 0.0)
@@ -94,7 +94,7 @@ class Exponential(Mask):
         return self.toeplitz().rows(start, stop)
 
     def toeplitz(self) -> Toeplitz:
-        """The same mask as a table of offsets."""
+        """This mask as a table of offsets."""
         d = len(self.grid)
         table = self.weights[(..., *[None] * d)]
         for axis, n in enumerate(self.grid):
@@ -154,11 +154,11 @@ def decay(x: Tensor, rate: Tensor, one_sided: bool) -> Tensor:
 
 
 def _from_earlier_blocks(blocks: Tensor, rate: Tensor) -> Tensor:
-    """What each place takes from the blocks before its own: (..., blocks, b, C)."""
+    """The sums of each entry over the blocks before its own: (..., blocks, b, C)."""
     b = blocks.shape[-2]
-    place = torch.arange(b, device=blocks.device)
-    to_end = (-rate[..., None] * (b - 1 - place)).exp()
-    from_end = (-rate[..., None] * (place + 1)).exp()
+    entry = torch.arange(b, device=blocks.device)
+    to_end = (-rate[..., None] * (b - 1 - entry)).exp()
+    from_end = (-rate[..., None] * (entry + 1)).exp()
     sent = torch.einsum("...j,...bjc->...bc", to_end, blocks)
     arrived = shift_down(decay(sent, rate * b, one_sided=True))
     return from_end[..., None, :, None] * arrived[..., None, :]

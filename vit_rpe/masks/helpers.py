@@ -1,4 +1,4 @@
-"""What helps to write a mask: checks of arguments, pieces of products, sparse matrices."""
+"""Helpers for writing masks: checks of arguments, pieces of products, sparse matrices."""
 
 from .base import (
     as_axes,

@@ -24,8 +24,9 @@ _NARROW_ROW = 2e-3
 
 
 class Toeplitz(Mask):
-    """Weights that depend only on the offset between query and key; d = 1 sequence, 2 image, 3
-    video.
+    """Weights that depend only on the offset between query and key.
+
+    On a grid of any number of axes d: 1 for a sequence, 2 for an image, 3 for a video.
 
         M[i, j] = offsets[..., i_1 - j_1 + n_1 - 1, ..., i_d - j_d + n_d - 1]
 
@@ -61,7 +62,7 @@ class Toeplitz(Mask):
         return _convolve(spectrum, x.to(dtype), self.grid).to(x.dtype)
 
     def precomputed(self, dtype: torch.dtype) -> Toeplitz:
-        """With the transform of its table at hand, in the precision that it asks for."""
+        """This mask with the transform of its table, in the precision that it asks for."""
         mask = copy(self)
         mask._spectrum = self._transform(self.compute_dtype(dtype))
         return mask
@@ -69,12 +70,13 @@ class Toeplitz(Mask):
     def _transform(self, dtype: torch.dtype) -> Tensor:
         spectrum = _transform(self.offsets.to(dtype), self.grid)
         first = -len(self.grid)
-        # in memory as the spectra that it will multiply: their last transform is along this axis
+        # the memory layout of the spectra that it multiplies: they are transformed last along it
         return spectrum.movedim(first, -1).contiguous().movedim(-1, first)
 
     def dense(self) -> Tensor:
-        place = grid_coordinates(self.grid, self.offsets.device)
-        offset = place[:, None] - place[None, :] + torch.tensor(self.grid, device=place.device) - 1
+        cell = grid_coordinates(self.grid, self.offsets.device)
+        origin = torch.tensor(self.grid, device=cell.device) - 1
+        offset = cell[:, None] - cell[None, :] + origin
         return self.offsets[(..., *offset.unbind(-1))]
 
     def rows(self, start: int, stop: int) -> Tensor:
@@ -91,7 +93,7 @@ class Toeplitz(Mask):
         )
 
     def abs_bound(self) -> Mask:
-        """max|M| in every place: the error of an FFT does not know which row it falls into."""
+        """max|M| in every entry: the error of an FFT does not know which row it falls into."""
         largest = self.offsets.detach().abs().flatten(-len(self.grid)).amax(-1)
         return Scaled(
             Ones(self.length, largest.device),
@@ -121,10 +123,10 @@ class Toeplitz(Mask):
 
 
 def windows(offsets: Tensor, grid: tuple[int, ...], spans: Sequence[tuple[int, int]]) -> Tensor:
-    """What the queries at places `spans` see, as a view: (..., r_1, ..., r_d, n_1, ..., n_d).
+    """The rows of queries at the cells `spans`, as a view: (..., r_1, ..., r_d, n_1, ..., n_d).
 
     A row of M is a window of the table, its keys in reverse order along every axis; `spans` are the
-    first place and the one after the last of the queries, axis by axis.
+    first cell and the one after the last of the queries, axis by axis.
     """
     d = len(grid)
     for axis, (n, (first, last)) in enumerate(zip(grid, spans, strict=True)):
@@ -158,7 +160,7 @@ def _transform(offsets: Tensor, grid: tuple[int, ...]) -> Tensor:
 def _convolve(table: Tensor, x: Tensor, grid: tuple[int, ...]) -> Tensor:
     """sum_j offsets[i - j + n - 1] x[j], by the spectrum of the table: (..., L, C) -> (..., L, C).
 
-    Each axis is transformed only over the places of the others that are not padding, and is cropped
+    Each axis is transformed only over the cells of the others that are not padding, and is cropped
     as soon as it has been transformed back. Columns that are neighbours in memory are not copied.
     """
     d = len(grid)

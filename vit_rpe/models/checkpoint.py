@@ -22,7 +22,7 @@ PATCHES = "patch_embed.proj.weight"
 def checkpoint_filter_fn(state: dict[str, Tensor], model: MaskedViT) -> dict[str, Tensor]:
     """Resample tables, absolute positions and patches to the model's size.
 
-    Rates of exponential masks mean the same on every grid. What fits already is left alone.
+    Rates of exponential masks mean the same on every grid. What fits already stays as it is.
     """
     state = dict(state.get("state_dict", state.get("model", state)))  # pyright: ignore
     old = table_grid(state)

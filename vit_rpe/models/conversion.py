@@ -41,7 +41,7 @@ VIT_OPTIONS = (
     *("drop_rate", "pos_drop_rate", "patch_drop_rate", "proj_drop_rate", "attn_drop_rate"),
     "drop_path_rate",
 )
-"""What of timm's options may differ from the source; the rest follows from its weights."""
+"""timm options that may differ from the source; the others are read off its weights."""
 
 # Names that a config file can hold; other layers are passed on as objects.
 NORMS: dict[type[nn.Module], str] = {
@@ -57,7 +57,7 @@ ACTIVATIONS: dict[type[nn.Module], str] = {
     nn.SiLU: "silu",
     nn.ReLU: "relu",
 }
-# They act in training alone, and start anew.
+# They act only in training, and start again.
 TRAINING_ONLY = (nn.Dropout, timm_drop.DropPath, PatchDropout)
 # How images of the source's training looked; it holds for the converted model, too.
 DATA_CONFIG = ("mean", "std", "crop_pct", "crop_mode", "interpolation", "license")
@@ -65,7 +65,7 @@ DATA_CONFIG = ("mean", "std", "crop_pct", "crop_mode", "interpolation", "license
 
 @dataclass(frozen=True)
 class ConversionReport:
-    """What became of the weights, by their names in the state dicts.
+    """The fate of the weights, by their names in the state dicts.
 
     `timm.create_model(architecture, **kwargs)` makes the same model without the weights.
     """

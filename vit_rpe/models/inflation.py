@@ -127,7 +127,7 @@ def _check_equal(model: MaskedViT, video: MaskedVideo) -> None:
 
 @torch.no_grad()
 def _outputs(model: MaskedViT, image: Tensor) -> tuple[Tensor, Tensor]:
-    """What the classifier reads, and the logits, in eval mode and in float32 or better."""
+    """The input of the classifier and the logits, in eval mode and in float32 or better."""
     weight = model.patch_embed.proj.weight
     dtype = torch.promote_types(weight.dtype, torch.float32)
     if weight.dtype != dtype:

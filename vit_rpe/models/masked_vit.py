@@ -39,7 +39,7 @@ class MaskedViT(VisionTransformer):
     crop_axes: ClassVar[tuple[int, ...]] = ()
     """Axes along which a shorter grid crops the masks, as in `vit_rpe.rpe.GridRPE`."""
     output_formats: ClassVar[tuple[str, ...]] = ("NCHW", "NLC")
-    """What `forward_intermediates` can give."""
+    """The formats of `forward_intermediates`."""
 
     def __init__(
         self,
@@ -205,8 +205,8 @@ class MaskedViT(VisionTransformer):
     def forward_packed(self, images: Sequence[Tensor]) -> Tensor:
         """The logits of images of any sizes, each (C, H, W), in one call: (images, classes).
 
-        Their tokens stand in one sequence, and no image sees another. What acts on whole samples
-        would act on the whole pack: stochastic depth is refused in training.
+        Their tokens stand in one sequence, and no image sees another. Stochastic depth would
+        drop the whole pack, so training with it is refused.
         """
         if self.training and any(getattr(b.drop_path1, "drop_prob", 0) for b in self.blocks):
             raise ValueError(
@@ -253,7 +253,7 @@ class MaskedViT(VisionTransformer):
         return resample_positions(self.pos_embed, grid, old, prefix)
 
     def _layout(self, x: Tensor, attn_mask: Tensor | None) -> Tensor | TokenLayout | None:
-        """What the attention layers must know of the tokens of x besides their own grid."""
+        """The layout of the tokens of x, where it is not that of the layers' own grid."""
         if not self.dynamic_img_size:
             return attn_mask
         grid = self._grid_of(x)

@@ -66,8 +66,10 @@ class VideoStream:
 
     @torch.no_grad()
     def forward_features(self, frames: Tensor) -> Tensor:
-        """The newest tubelet -> tokens (B, p + P, C): the prefix tokens of all frames so far, and
-        this tubelet's patches. It counts as seen."""
+        """Take the newest tubelet, which then counts as seen -> tokens (B, p + P, C).
+
+        They are the prefix tokens of all frames so far, and this tubelet's patches.
+        """
         self._check(frames)
         model: Any = self.model
         x = model.norm_pre(self._placed(model.patch_embed.tubelet(frames)))
@@ -177,8 +179,7 @@ def _check_mode(model: MaskedVideo) -> None:
 
 
 def _start(model: MaskedVideo) -> tuple[Tensor, Tensor | None]:
-    """The prefix tokens as they enter the first block, (1, p, C), and the positions of patches,
-    (1, T, P, C)."""
+    """The prefix tokens of the first block, (1, p, C), and positions of patches, (1, T, P, C)."""
     net: Any = model
     embed = net.patch_embed
     tokens = [token for token in (net.cls_token, net.reg_token) if token is not None]

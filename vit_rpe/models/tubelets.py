@@ -52,7 +52,7 @@ class TubeletEmbed(nn.Module):
             self.norm = norm_layer(embed_dim, device=device, dtype=dtype)
 
     def check_frames(self, num_frames: int) -> None:
-        """Raise ValueError if so many frames are not whole tubelets."""
+        """Raise ValueError if the frames are not whole tubelets."""
         if self.tubelet_size < 1 or num_frames < 1 or num_frames % self.tubelet_size:
             raise ValueError(
                 "num_frames must be a multiple of tubelet_size, "
@@ -98,7 +98,7 @@ class TubeletEmbed(nn.Module):
         return self.norm(x.flatten(1, 3) if self.flatten else x)
 
     def tubelet(self, frames: Tensor) -> Tensor:
-        """One tubelet of a clip alone, (B, C, tubelet_size, H, W) -> (B, H' W', channels)."""
+        """Embed one tubelet of a clip, (B, C, tubelet_size, H, W) -> (B, H' W', channels)."""
         return self.norm(self.proj(padded(self, frames)).movedim(1, -1).flatten(1, 3))
 
 
@@ -128,8 +128,10 @@ torch.fx.wrap("_as_clip")
 
 
 def padded(embed: Any, x: Tensor) -> Tensor:
-    """With the embedding's `dynamic_img_pad` zeros at the end of rows and columns, up to whole
-    patches; for tubelets as for timm's patches."""
+    """Pad rows and columns with zeros up to whole patches, if `dynamic_img_pad` asks for it.
+
+    For tubelets as for timm's patches.
+    """
     height, width = embed.patch_size
     pad = (-x.shape[-2] % height, -x.shape[-1] % width) if embed.dynamic_img_pad else (0, 0)
     return F.pad(x, (0, pad[1], 0, pad[0])) if any(pad) else x

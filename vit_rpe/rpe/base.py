@@ -1,4 +1,4 @@
-"""What an RPE module is: parameters of a grid that make a mask when called."""
+"""The base class of RPE modules: parameters of a grid that make a mask when called."""
 
 from __future__ import annotations
 

@@ -76,8 +76,10 @@ class ExponentialRPE(GridRPE):
         return torch.tensor([(_REFERENCE_SIDE - 1) / max(n - 1, 1) for n in self._sides(grid)])
 
     def _sides(self, grid: tuple[int, ...]) -> list[int]:
-        """The lengths of the axes; that of the reference for a fixed step, so that what a rate
-        means does not depend on how many frames there are."""
+        """The lengths of the axes; that of the reference for axes that are cropped.
+
+        What a rate means then does not depend on the number of frames.
+        """
         return [_REFERENCE_SIDE if a in self.crop_axes else n for a, n in enumerate(grid)]
 
     def extra_repr(self) -> str:

@@ -11,7 +11,7 @@ Grid = tuple[int, ...]
 
 
 class StreamState(Protocol):
-    """What one attention layer keeps of a clip that comes slice by slice."""
+    """The state of one attention layer in a clip that comes slice by slice."""
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """Attend from the newest tokens, (B, H, tokens, channels), to all tokens so far."""

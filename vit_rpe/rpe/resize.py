@@ -1,4 +1,4 @@
-"""Learned functions of an offset or a distance, sampled anew for another grid."""
+"""Learned functions of an offset or a distance, resampled for another grid."""
 
 from __future__ import annotations
 

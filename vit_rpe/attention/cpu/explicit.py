@@ -127,7 +127,7 @@ def attend_on_grid(
 
 @dataclass(frozen=True)
 class _Call:
-    """What one call must know besides its tensors."""
+    """Everything that one call must know besides its tensors."""
 
     grid: tuple[int, ...]
     prefix: int

@@ -1,4 +1,4 @@
-"""What torch must know of the C++ operators: shapes, gradients and FLOPs.
+"""Shapes, gradients and FLOPs of the C++ operators, for torch.
 
 With it torch.compile, fake tensors and FLOP counters see through them.
 

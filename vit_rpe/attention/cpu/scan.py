@@ -67,7 +67,7 @@ class CpuScan(TorchScan):
         return structure.attend(q, k, v, request.mask, sums, features=features, floor=floor)
 
     def _state_bytes(self, request: AttentionRequest) -> int:
-        """What the states of the boxes at work take at most, in the backward pass."""
+        """Bytes of the states of all boxes at work, at most, in the backward pass."""
         leaves = zip(structure.scan_leaves(request.mask), self.blocks(request), strict=True)
         cells = 0
         for mask, blocks in leaves:

@@ -1,8 +1,7 @@
-"""The explicit path in PyTorch: the attention matrix a tile at a time. O(L^2 (M + D)) work, O(L)
-memory.
+"""The explicit path in PyTorch: the attention matrix a tile at a time.
 
-Shapes: L tokens, M features, D value columns (the last one of ones); leading dims are batch and
-heads.
+O(L^2 (M + D)) work, O(L) memory. Shapes: L tokens, M features, D value columns (the last one of
+ones); leading dims are batch and heads.
 """
 
 from __future__ import annotations
@@ -157,7 +156,7 @@ def _tile(q: Tensor, mask: Mask, budget: int) -> tuple[int | None, int]:
 
 
 def row_bytes(q: Tensor, mask: Mask) -> int:
-    """What a tile takes for each of its rows, with all heads of all samples."""
+    """Bytes of a tile for each of its rows, with all heads of all samples."""
     return max(1, prod(q.shape[:-2])) * mask.length * q.element_size() * TILES_ALIVE
 
 

@@ -142,7 +142,7 @@ def _inside_a_block(mask: Exponential, b: int) -> Exponential:
 
 
 def _from_other_blocks(q: Tensor, k: Tensor, v: Tensor, mask: Exponential) -> Tensor:
-    """What each query takes from the other blocks: (..., blocks, P, b, D)."""
+    """The sums of each query over the other blocks: (..., blocks, P, b, D)."""
     parts = [
         _from_one_term(q, k, v, mask.rates[..., i, :].to(q.dtype), mask.weights[..., i], mask)
         for i in range(mask.terms)

@@ -1,4 +1,4 @@
-"""What attention layers keep of a clip that comes frame by frame."""
+"""The state of attention layers in a clip that comes frame by frame."""
 
 from .key_memory import Scratch
 from .layer_state import LayerState, LinearState, SoftmaxState

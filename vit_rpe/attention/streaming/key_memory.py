@@ -20,7 +20,7 @@ from vit_rpe.masks import Exponential, Toeplitz
 
 
 class KeyMemory(Protocol):
-    """What a layer keeps of the keys and values of earlier slices."""
+    """The keys and values of earlier slices, as a layer keeps them."""
 
     @property
     def why_bounded(self) -> str | None:

@@ -27,7 +27,7 @@ from .key_memory import RunningSum, Scratch, key_memory
 
 
 class LayerState(Protocol):
-    """What one attention layer keeps of the slices so far."""
+    """The slices so far, as one attention layer keeps them."""
 
     @property
     def why_bounded(self) -> str | None:

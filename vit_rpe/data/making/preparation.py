@@ -35,7 +35,7 @@ class Part(NamedTuple):
 
 
 class Preparation(Protocol):
-    """What decides the bytes of the shards besides the source.
+    """Everything that decides the bytes of the shards besides the source.
 
     Samples are shuffled by `seed`, or kept in order for None.
     """
