@@ -241,6 +241,7 @@ class TestModels:
         assert model.attention_plan(device=torch.device("cuda")).path == "explicit"
         assert model.attention_plan(64, torch.device("cuda")).path == "explicit"
 
+    @needs_native
     def test_the_batch_counts(self, monkeypatch):
         """A call's own cost is shared by a batch."""
         model = timm.create_model(MODEL, depth=1, rpe="exponential", img_size=224)

@@ -86,7 +86,7 @@ class Modality(Protocol):
         ...
 
     def single_view(self) -> Modality:
-        """This modality with one view of each sample in evaluation."""
+        """Return this modality with one view of each sample in evaluation."""
         ...
 
 

@@ -72,11 +72,11 @@ class Mask(abc.ABC):
         return None
 
     def precomputed(self, dtype: torch.dtype) -> Mask:
-        """This mask with everything computed that many products with columns of `dtype` share."""
+        """Return this mask with all that many products with columns of `dtype` share computed."""
         return self
 
     def precise(self) -> Mask:
-        """This mask for columns of wide range: what is `normwise` works in float64."""
+        """Return this mask for columns of wide range: what is `normwise` works in float64."""
         return self
 
     def compute_dtype(self, dtype: torch.dtype) -> torch.dtype:

@@ -94,7 +94,7 @@ class Exponential(Mask):
         return self.toeplitz().rows(start, stop)
 
     def toeplitz(self) -> Toeplitz:
-        """This mask as a table of offsets."""
+        """Return this mask as a table of offsets."""
         d = len(self.grid)
         table = self.weights[(..., *[None] * d)]
         for axis, n in enumerate(self.grid):

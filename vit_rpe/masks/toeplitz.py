@@ -62,7 +62,7 @@ class Toeplitz(Mask):
         return _convolve(spectrum, x.to(dtype), self.grid).to(x.dtype)
 
     def precomputed(self, dtype: torch.dtype) -> Toeplitz:
-        """This mask with the transform of its table, in the precision that it asks for."""
+        """Return this mask with the transform of its table, in the precision that it asks for."""
         mask = copy(self)
         mask._spectrum = self._transform(self.compute_dtype(dtype))
         return mask
