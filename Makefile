@@ -1,6 +1,6 @@
 # make quickstart   make shards, train on real digits in about a minute, evaluate (runs/quickstart)
 # make check        check the numbers on this machine and draw the masks (output/masks.png)
-# make test         everything that must hold: format, lint, types, all tests
+# make test         everything that must hold: format, lint, types, all tests; the slowest 20 are named
 # make test-fast    the tests without the slow ones
 # make test-oldest  the tests with the oldest versions that pyproject.toml allows (.venv-oldest)
 # make lint         format, lint, types
@@ -31,7 +31,7 @@ check: $(STAMP)
 	$(BIN)/python tools/self_check.py
 
 test: lint
-	$(PYTEST)
+	$(PYTEST) --durations=20
 
 test-fast: $(STAMP)
 	$(PYTEST) -m "not slow"
