@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 WRONG = 2  # the exit code of an error that was foreseen, as in train.py
 
@@ -17,10 +17,16 @@ warnings.filterwarnings("ignore", message=".*torch.jit", category=FutureWarning)
 
 
 class Parser(argparse.ArgumentParser):
-    """Errors in one line."""
+    """A parser that reports an error in one line."""
 
     def error(self, message: str) -> NoReturn:
         self.exit(WRONG, f"{self.prog}: error: {message}\n")
+
+
+def described_parser(program: str, description: str | None, **options: Any) -> Parser:
+    """Make a parser whose help shows the description as it is written."""
+    style = argparse.RawDescriptionHelpFormatter
+    return Parser(prog=program, description=description, formatter_class=style, **options)
 
 
 def fail(program: str, message: object) -> NoReturn:
@@ -42,6 +48,7 @@ def one_line_errors(program: str) -> Iterator[None]:
 
 
 def positive_number(text: str) -> float:
+    """Read a number above 0."""
     value = float(text)
     if not 0 < value < float("inf"):
         raise ValueError
@@ -49,10 +56,12 @@ def positive_number(text: str) -> float:
 
 
 def positive_integer(text: str) -> int:
+    """Read an integer above 0."""
     return int(positive_number(str(int(text))))
 
 
 def new_file(text: str) -> Path:
+    """Read the path of a file that can be written."""
     path = Path(text)
     if path.is_dir() or not path.parent.is_dir():
         raise argparse.ArgumentTypeError(f"cannot write a file at {text!r}")

@@ -15,16 +15,12 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # the checkout: tools, vit_rpe
 
-from tools.common.command_line import Parser, one_line_errors, positive_integer
+from tools.common.command_line import described_parser, one_line_errors, positive_integer
 from vit_rpe.data import Batch, Loader, Plan, Videos, open_shards
 
 
 def parse(argv: list[str] | None) -> argparse.Namespace:
-    parser = Parser(
-        prog="figures/clips",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = described_parser("figures/clips", __doc__)
     add = parser.add_argument
     add("data", help="shards of videos: a folder, an address or a pattern")
     add("--split", default="train")

@@ -6,17 +6,18 @@ import argparse
 
 import torch
 
-from tools.common.command_line import Parser, new_file, positive_integer, positive_number
+from tools.common.command_line import (
+    Parser,
+    described_parser,
+    new_file,
+    positive_integer,
+    positive_number,
+)
 
 
 def bench_parser(name: str, description: str | None) -> Parser:
-    """Make the parser of a benchmark, whose help is its description as it is written."""
-    return Parser(
-        prog=f"bench/{name}",
-        description=description,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    """Make the parser of a benchmark; abbreviated options are refused."""
+    return described_parser(f"bench/{name}", description, allow_abbrev=False)
 
 
 def add_common(
