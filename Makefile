@@ -1,6 +1,6 @@
 # make quickstart   make shards, train on real digits in about a minute, evaluate (runs/quickstart)
 # make check        check the numbers on this machine and draw the masks (output/masks.png)
-# make test         everything that must hold: format, lint, types, all tests
+# make test         everything that must hold: format, lint, types, all tests; the slowest 20 are named
 # make test-plain   all tests without the C++ operators; make test runs a selection of them
 # make test-fast    the tests without the slow ones
 # make test-oldest  the tests with the oldest versions that pyproject.toml allows (.venv-oldest)
@@ -13,13 +13,13 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.vit_rpe-installed
 # Two processes with one thread each: more threads than cores would only get in each other's way.
-PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
+PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup
 
 # What differs most without the C++ operators.
 PLAIN := tests/attention/test_plan.py tests/attention/test_paths.py tests/layers tests/models/test_stream.py
 
 OLDEST := .venv-oldest
-# What meets other packages; the mathematics of masks and graphs is torch's alone.
+# What meets other packages; the mathematics of masks and graphs is torch's only.
 OLDEST_TESTS := tests/data tests/training tests/models tests/tools tests/attention tests/rpe \
 	tests/graph/test_equivalences.py tests/graph/test_distances.py tests/graph/trees tests/graph/gkat/test_models.py tests/graph/gkat/test_transforms.py tests/test_readme.py
 
@@ -35,7 +35,7 @@ check: $(STAMP)
 	$(BIN)/python tools/self_check.py
 
 test: lint
-	$(PYTEST)
+	$(PYTEST) --durations=20
 	VIT_RPE_NATIVE=0 $(PYTEST) $(PLAIN)
 
 # Without the C++ operators, as on a machine that has no compiler.

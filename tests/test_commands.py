@@ -24,6 +24,8 @@ import pytest
 
 from tests.training.launch import launch
 
+pytestmark = pytest.mark.xdist_group("commands")  # one test reads what another has made
+
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 BLOCK = re.compile(r"(?:<!-- (?P<mark>[^\n]*) -->\n)?```sh\n(?P<text>.*?)```", re.DOTALL)

@@ -10,21 +10,25 @@ from __future__ import annotations
 
 import argparse
 import ast
-import difflib
 import logging
+import sys
 from pathlib import Path
 from typing import Any
 
 import timm
 import torch
-from command_line import Parser, one_line_errors
 from timm.models import save_for_hf
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the checkout: tools, vit_rpe
+
 import vit_rpe
+from tools.common.command_line import Parser, one_line_errors
+from tools.common.model_folder import check_output
 from vit_rpe.features.names import ELEMENTWISE, RANDOM
 from vit_rpe.models.conversion import LINEAR_OPTIONS, MASK_OPTIONS, ConversionReport, convert
 from vit_rpe.models.names import RPES
 from vit_rpe.training import class_names, find_model, with_classes
+from vit_rpe.training.recipe.nearest import nearest
 
 LOCAL = "local-dir:"
 FILES = (".safetensors", ".pth", ".pt", ".bin", ".ckpt", ".pkl", ".npz")
@@ -40,9 +44,7 @@ def load_source(name: str, pretrained: bool, model_args: dict[str, Any]) -> torc
             if not (directory / file).is_file():
                 raise ValueError(f"there is no {file} in {directory}")
     elif ":" not in name and not timm.is_model(name.split(".")[0]):
-        near = difflib.get_close_matches(name, timm.list_models(), n=3)
-        hint = f"; near: {', '.join(near)}" if near else ""
-        raise ValueError(f"timm has no model {name!r}{hint}")
+        raise ValueError(f"timm has no model {name!r}{nearest(name, timm.list_models())}")
     try:
         return timm.create_model(name, pretrained=pretrained, **model_args)
     except Exception as error:  # timm, the hub and the network raise many kinds
@@ -59,13 +61,6 @@ def save(model: Any, report: ConversionReport, directory: Path, overwrite: bool 
         )
     check_output(directory, overwrite)
     save_for_hf(model, str(directory), safe_serialization=True, model_args=report.kwargs)
-
-
-def check_output(directory: Path, overwrite: bool) -> None:
-    if directory.exists() and not directory.is_dir():
-        raise ValueError(f"{directory} is not a directory")
-    if directory.is_dir() and any(directory.iterdir()) and not overwrite:
-        raise ValueError(f"{directory} is not empty; --overwrite writes there all the same")
 
 
 def key_value(text: str) -> tuple[str, Any]:
@@ -135,16 +130,17 @@ def run(args: argparse.Namespace) -> ConversionReport:
     return report
 
 
-def main() -> None:
+def main(argv: list[str] | None = None) -> int:
     for library in ("timm", "huggingface_hub"):
         logging.getLogger(library).setLevel(logging.ERROR)
-    args = parser().parse_args()
+    args = parser().parse_args(argv)
     with one_line_errors("convert_timm"):
         report = run(args)
     print(report)
     print(f"written     {args.output}, by vit_rpe {vit_rpe.__version__}; to load it:")
     print(f"            timm.create_model('{LOCAL}{args.output}', pretrained=True)")
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -28,12 +28,14 @@ from typing import Any
 import timm
 import torch
 from accelerate import Accelerator
-from command_line import Parser, one_line_errors, positive_integer
-from evaluation_results import results_folder, save, show
 from timm.data.config import resolve_model_data_config
 from torch import Tensor, nn
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the checkout: tools, vit_rpe
+
 import vit_rpe  # noqa: F401  registers the models
+from tools.common.command_line import described_parser, one_line_errors, positive_integer
+from tools.common.evaluation_results import results_folder, save, show
 from vit_rpe.data import (
     CLIP_CROPS,
     VIDEO_BACKENDS,
@@ -74,11 +76,7 @@ VIDEO_OPTIONS = {  # and what a modality calls them
 
 
 def parse(argv: list[str] | None) -> argparse.Namespace:
-    parser = Parser(
-        prog="evaluate",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = described_parser("evaluate", __doc__)
     add = parser.add_argument
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--checkpoint", help="a run, or a folder with model.safetensors")
@@ -287,14 +285,15 @@ def run(args: argparse.Namespace) -> None:
         print(f"results are in {folder}")
 
 
-def main(argv: list[str] | None = None) -> None:
+def main(argv: list[str] | None = None) -> int:
     args = parse(argv)
     try:
         with one_line_errors("evaluate"):
             run(args)
     finally:
         shut_down()
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -10,23 +10,24 @@ The source is a run of train.py, one of its checkpoints, or a directory that tim
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 from typing import Any
 
 import timm
-from command_line import Parser, one_line_errors, positive_integer
-from convert_timm import check_output
 from timm.models import save_for_hf
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the checkout: tools, vit_rpe
+
 import vit_rpe  # noqa: F401  registers the models
+from tools.common.command_line import described_parser, one_line_errors, positive_integer
+from tools.common.model_folder import check_output
 from vit_rpe.models import inflate
 from vit_rpe.training import class_names, find_model, load_model, with_classes
 
 
 def parse(argv: list[str] | None) -> argparse.Namespace:
-    parser = Parser(
-        prog="inflate", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = described_parser("inflate", __doc__)
     add = parser.add_argument
     add("source", help="a run, a checkpoint, or a folder with model.safetensors")
     add("--output", type=Path, required=True, metavar="DIR")
@@ -59,12 +60,13 @@ def run(args: argparse.Namespace) -> str:
     return name
 
 
-def main(argv: list[str] | None = None) -> None:
+def main(argv: list[str] | None = None) -> int:
     args = parse(argv)
     with one_line_errors("inflate"):
         name = run(args)
     print(f"{name} for {args.num_frames} frames is in {args.output}")
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

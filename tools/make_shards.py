@@ -23,8 +23,9 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from command_line import Parser, fail, positive_integer
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the checkout: tools, vit_rpe
 
+from tools.common.command_line import Parser, fail, positive_integer
 from vit_rpe.data import (
     DEFAULT_BAD_LIMIT,
     BadSamples,
@@ -267,7 +268,7 @@ def check(args: argparse.Namespace) -> None:
         BadSamples(shards.num_samples, args.max_bad).add(found)
 
 
-def main(argv: list[str] | None = None) -> None:
+def main(argv: list[str] | None = None) -> int:
     args = parse(argv)
     try:
         args.run(args)
@@ -275,7 +276,8 @@ def main(argv: list[str] | None = None) -> None:
         sys.exit("\nstopped; the same command goes on from here")
     except (ValueError, OSError, RuntimeError, ImportError, MemoryError) as error:
         fail("make_shards", cut(error) or type(error).__name__)
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -7,7 +7,6 @@ Prints errors and times, ends with PASS or FAIL (exit code 1), and draws the mas
 
 from __future__ import annotations
 
-import argparse
 import sys
 import time
 from collections.abc import Callable
@@ -18,10 +17,13 @@ from statistics import median
 
 import torch
 import torch.nn.functional as F
-from show_masks import draw_masks
 from torch import Tensor
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the checkout: tools, vit_rpe
+
 import vit_rpe
+from tools.common.command_line import Parser
+from tools.figures.masks import draw_masks
 from vit_rpe.attention import (
     AttentionRequest,
     masked_attention,
@@ -126,8 +128,8 @@ def print_table(grid: tuple[int, ...], softmax: float, results: list[Result]) ->
         previous = result.mask
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description="Check every path of attention on this machine.")
+def main(argv: list[str] | None = None) -> int:
+    parser = Parser(description="Check every path of attention on this machine.")
     parser.add_argument("--output", type=Path, default=Path("output/masks.png"), metavar="FILE")
     parser.add_argument(
         "--grid",
@@ -137,7 +139,7 @@ def main() -> int:
         metavar=("ROWS", "COLUMNS"),
         help="tokens of an image; may be given several times (default: 14 14 and 32 32)",
     )
-    args = parser.parse_args()
+    args = parser.parse_args(argv)
     torch.manual_seed(0)
     torch.set_num_threads(1)  # on a busy machine, threads that wait for each other tell no time
     print(

@@ -1,6 +1,4 @@
-import json
-import sys
-from argparse import Namespace
+from importlib import import_module
 
 import pytest
 import timm
@@ -9,7 +7,6 @@ from safetensors.torch import save_file
 from timm.models import save_for_hf
 
 import vit_rpe  # noqa: F401
-from tests.tools.loading import loaded
 
 TINY = [
     *("--model-arg", "img_size=32", "--model-arg", "patch_size=8", "--model-arg", "depth=1"),
@@ -19,21 +16,13 @@ TINY = [
 
 @pytest.fixture(scope="module")
 def convert_timm():
-    with loaded("convert_timm") as module:
-        yield module
-
-
-@pytest.fixture(scope="module")
-def convert_demo():
-    with loaded("convert_demo") as module:
-        yield module
+    return import_module("tools.convert_timm")
 
 
 @pytest.fixture
-def run(convert_timm, monkeypatch):
+def run(convert_timm):
     def run(*args):
-        monkeypatch.setattr(sys, "argv", ["convert_timm", *map(str, args)])
-        convert_timm.main()
+        assert convert_timm.main([*map(str, args)]) == 0
 
     return run
 
@@ -92,7 +81,10 @@ def test_a_directory_and_a_file_keep_the_logits(run, tmp_path):
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        (["vit_tiny_patch16_225"], "no model 'vit_tiny_patch16_225'; near: vit_tiny_patch16_224"),
+        (
+            ["vit_tiny_patch16_225"],
+            "no model '.*'; nearest is 'vit_tiny_patch16_224'",
+        ),
         (["local-dir:nowhere"], "there is no config.json in nowhere"),
         (["weights.pth"], "need a .safetensors file, got weights.pth"),
         (["weights.safetensors"], "there is no file weights.safetensors"),
@@ -178,33 +170,3 @@ def test_arguments_of_the_source(convert_timm):
     assert convert_timm.key_value("global_pool=avg") == ("global_pool", "avg")
     with pytest.raises(Exception, match="need NAME=VALUE, got 'depth'"):
         convert_timm.key_value("depth")
-
-
-def test_the_demo(convert_demo, monkeypatch, tmp_path, capsys):
-    split = convert_demo.Split(
-        torch.randn(32, 1, 8, 8), torch.arange(32) % 10, torch.randn(10, 1, 8, 8), torch.arange(10)
-    )
-    monkeypatch.setattr(convert_demo, "digits", lambda seed: split)
-    monkeypatch.setattr(convert_demo, "FEATURE_MAPS", [("relu", None), ("favor", 4)])
-    monkeypatch.setattr(convert_demo, "CURVE", (4, 8))
-    monkeypatch.setattr(convert_demo, "SHAPE", {**convert_demo.SHAPE, "embed_dim": 8, "depth": 1})
-    settings = Namespace(
-        seed=0, draws=2, epochs=1, lr=1e-3, fine_tune_epochs=1, fine_tune_lr=1e-3, threads=1
-    )
-    results = convert_demo.run(settings)
-    assert "softmax ViT" in capsys.readouterr().out
-    assert len(results["rows"]) == 4 and len(results["curve"]) == 4
-    for row in results["rows"]:
-        assert 0 <= row["lowest"] <= row["converted"] <= row["highest"] <= 100
-    pytest.importorskip("matplotlib")
-    convert_demo.draw(json.loads(json.dumps(results)), tmp_path / "new" / "plot.png")
-    assert (tmp_path / "new" / "plot.png").read_bytes().startswith(b"\x89PNG")
-
-
-def test_the_digits_are_split_in_equal_parts(convert_demo):
-    pytest.importorskip("sklearn")
-    split = convert_demo.digits(0)
-    assert len(split.train_labels) == 1437 and len(split.test_labels) == 360
-    assert split.test_labels.bincount().min() >= 34
-    assert split.train_images.min() == -1 and split.train_images.max() == 1
-    assert torch.equal(split.test_images, convert_demo.digits(0).test_images)

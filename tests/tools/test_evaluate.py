@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import csv
-import importlib.util
 import io
 import json
 import shutil
-import sys
+from importlib import import_module
 from pathlib import Path
 
 import numpy as np
@@ -18,16 +17,9 @@ from tests.training.launch import launch, train
 from tests.training.runs import RICH, make_data, make_named, write_recipe
 from tests.training.video_runs import VIDEO, make_videos
 
-TOOLS = Path(__file__).parents[2] / "tools"
-
 
 def load_tool():
-    sys.path.insert(0, str(TOOLS))
-    spec = importlib.util.spec_from_file_location("evaluate_tool", TOOLS / "evaluate.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return import_module("tools.evaluate")
 
 
 def evaluate(*arguments: str) -> None:

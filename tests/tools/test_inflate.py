@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 import timm
 import torch
 
-from tests.tools.loading import loaded
 from tests.training.launch import train
 from tests.training.runs import TINY, make_data, write_recipe
 from tests.training.video_runs import VIDEO, make_videos
@@ -16,8 +16,7 @@ from tests.training.video_runs import VIDEO, make_videos
 
 @pytest.fixture(scope="module")
 def tool():
-    with loaded("inflate") as module:
-        yield module
+    return import_module("tools.inflate")
 
 
 @pytest.fixture(scope="module")

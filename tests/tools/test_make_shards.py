@@ -7,13 +7,13 @@ import signal
 import subprocess
 import sys
 import time
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 
 from tests.data.samples import encoded, sample, write_shard
 from tests.data.video_samples import clip_sample, video
-from tests.tools.loading import loaded
 
 ROOT = Path(__file__).parents[2]
 TOOLS = ROOT / "tools"
@@ -21,8 +21,7 @@ TOOLS = ROOT / "tools"
 
 @pytest.fixture(scope="module")
 def tool():
-    with loaded("make_shards") as module:
-        yield module
+    return import_module("tools.make_shards")
 
 
 @pytest.fixture(autouse=True)

@@ -1,5 +1,6 @@
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -9,11 +10,7 @@ TOOLS = Path(__file__).parents[2] / "tools"
 
 @pytest.fixture(scope="module")
 def self_check():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(TOOLS)  # it imports show_masks, its neighbour
-        import self_check
-
-        yield self_check
+    return import_module("tools.self_check")
 
 
 @pytest.mark.slow
@@ -45,8 +42,7 @@ def test_a_wrong_path_fails(self_check, monkeypatch, capsys, tmp_path):
 
     monkeypatch.setattr(self_check, "masked_linear_attention", wrong)
     monkeypatch.setattr(self_check, "draw_masks", lambda grid, output: output)
-    monkeypatch.setattr(sys, "argv", ["self_check", "--grid", "3", "4"])
-    assert self_check.main() == 1
+    assert self_check.main(["--grid", "3", "4"]) == 1
     assert "FAIL: 4 of 14" in capsys.readouterr().out
 
 

@@ -1,0 +1,1 @@
+"""Benchmarks: contestants take turns, and medians are compared within one run."""

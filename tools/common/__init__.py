@@ -1,0 +1,1 @@
+"""Helpers of the programs in tools/; none of them is a program."""

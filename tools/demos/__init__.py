@@ -1,0 +1,1 @@
+"""Demonstrations: small models that learn something in minutes."""

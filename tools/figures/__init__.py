@@ -1,0 +1,1 @@
+"""Figures: masks, graph masks and clips as PNG files."""
