@@ -14,7 +14,7 @@ from .base import GridRPE
 
 
 class CausalRPE(GridRPE):
-    """Ones for keys at the query's own place or before along the `one_sided` axes, zeros elsewhere.
+    """Ones for keys at the query's own cell or before along the `one_sided` axes, zeros elsewhere.
 
     No parameters, and nothing in the state dict: an `Exponential` that does not decay, and so has
     its product in linear time.

@@ -28,7 +28,7 @@ class ExponentialRPE(GridRPE):
     head (0 with `init="ones"`: a constant); the others have spread rates and almost no weight.
 
     A rate may become slightly negative, so that none is ever stuck at zero: over the whole length
-    of an axis, or 14 places of one with a fixed step, a mask grows by a factor of at most e.
+    of an axis, or 14 cells of one that is cropped, a mask grows by a factor of at most e.
     """
 
     def __init__(

@@ -22,7 +22,7 @@ class StreamState(Protocol):
 class TokenLayout:
     """The tokens of a forward pass, where they are not those of the model's own grid.
 
-    It is a value that travels with them, in the place of timm's `attn_mask`, down to every
+    It is a value that travels with them, as timm's `attn_mask`, down to every
     attention layer, which makes its mask from it. No module changes in a forward pass: one model
     can serve several threads, and gradient checkpointing finds the same tokens again.
 
@@ -30,7 +30,7 @@ class TokenLayout:
         grids: those of the samples in the sequence, one after the other, each behind its prefix
             tokens; several are a pack, and none sees another. None: the model's own grid.
         keep: boolean, (B, L) or (B, 1, 1, L), the keys that can be seen; None: all.
-        stream: what attends in the layer's place, to tokens of earlier calls.
+        stream: what attends instead of the layer, to tokens of earlier calls.
     """
 
     grids: tuple[Grid, ...] | None = None

@@ -9,9 +9,9 @@ from torch import Tensor
 
 
 def resample(values: Tensor, size: int, dim: int = -1) -> Tensor:
-    """A sampled function at `size` places instead; the first and the last place stay what they are.
+    """Resample a sampled function to `size` points; the first and the last one stay as they are.
 
-    Through each new place goes the cubic of the four old ones around it: exact for cubics, and
+    Through each new point goes the cubic of the four old ones around it: exact for cubics, and
     smooth functions come back from a larger grid unchanged to 1e-3 and better.
     """
     if values.shape[dim] == size:
@@ -43,15 +43,15 @@ def resample_offsets(
 
 def _cubic_weights(old: int, new: int) -> Tensor:
     """The (new, old) matrix of Lagrange weights, in float64."""
-    place = torch.arange(new, dtype=torch.float64) * ((old - 1) / max(new - 1, 1))
+    point = torch.arange(new, dtype=torch.float64) * ((old - 1) / max(new - 1, 1))
     count = min(old, 4)
-    first = (place.floor().long() - 1).clamp(0, old - count)
+    first = (point.floor().long() - 1).clamp(0, old - count)
     nodes = first[:, None] + torch.arange(count)
     weights = torch.zeros(new, old, dtype=torch.float64)
     for i in range(count):
         others = [j for j in range(count) if j != i]
         top = (
-            torch.stack([place - nodes[:, j] for j in others], -1) if others else torch.ones(new, 1)
+            torch.stack([point - nodes[:, j] for j in others], -1) if others else torch.ones(new, 1)
         )
         bottom = torch.tensor([float(i - j) for j in others] or [1.0], dtype=torch.float64)
         weights[torch.arange(new), nodes[:, i]] = (top / bottom).prod(-1).to(torch.float64)
