@@ -400,6 +400,6 @@ def _is_json(value: Any) -> bool:
 
 
 def _grouped(names: Iterable[str]) -> str:
-    """Names that differ only in the number of their block, as one: `blocks.*.attn.rpe.table (12)`."""
+    """Join names that differ only in the block: `blocks.*.attn.rpe.table (12)`."""
     counts = Counter(re.sub(r"^blocks\.\d+", "blocks.*", name) for name in names)
     return ", ".join(f"{name} ({n})" if n > 1 else name for name, n in counts.items()) or "nothing"
