@@ -26,8 +26,7 @@ struct Piece {
 };
 
 // Where the weights of a mask are: in the table with all axes but the first written out, so that a
-// row is a window of it, and in row, column and corner of the border (`unfolded`, `border_weights`
-// in Python).
+// row is a window of it, and in row, column and corner of the border (`border_weights` in Python).
 struct Layout {
   int64_t prefix, slices, cells;
 

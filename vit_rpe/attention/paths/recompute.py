@@ -27,10 +27,10 @@ def differentiable_once(
     backward: Callable[..., Any],
     instead: str = "path='product', or VIT_RPE_NATIVE=0 in the environment,",
 ) -> Callable[..., Any]:
-    """Make a hand-written backward pass refuse to be differentiated again; `instead` names what can.
+    """Make a hand-written backward pass refuse to be differentiated again.
 
     torch's `once_differentiable` notices only if the incoming gradient has a history, and drops
-    terms of the second derivative where it has none.
+    terms of the second derivative where it has none. `instead` names what can be differentiated.
     """
 
     @wraps(backward)
