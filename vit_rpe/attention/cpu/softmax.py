@@ -23,7 +23,7 @@ from ..plan import AttentionPlan, AttentionRequest, ConcretePath, KernelName
 from ..reference import log_weights
 from .explicit import TableGroups, border_weights, unavailable
 
-# Bytes that the tables of all threads may take, written out, without a budget.
+# Bytes that all tables may take, written out, without a budget.
 _MOST_TABLE_BYTES = 1 << 30
 
 
@@ -94,6 +94,6 @@ def _attend_on_grid(
 
 
 def _table_bytes(mask: Toeplitz | Exponential, request: AttentionRequest) -> int:
-    """What the tables of all threads take, written out, with their gradients."""
+    """What all tables take, written out, with their gradients; each thread has one at a time."""
     cells = prod(mask.grid[1:])
-    return torch.get_num_threads() * 4 * mask.grid[0] * cells**2 * request.dtype.itemsize
+    return prod(mask.batch_shape) * 4 * mask.grid[0] * cells**2 * request.dtype.itemsize

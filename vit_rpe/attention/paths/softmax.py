@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vit_rpe.masks import Causal, Mask
+from vit_rpe.masks import Causal, Mask, Padding
 from vit_rpe.precision import without_autocast
 
 from .. import structure
@@ -45,7 +45,8 @@ class FusedSoftmax(_Softmax):
     def supports(self, request: AttentionRequest) -> str | None:
         mask = structure.without_token_weights(request.mask)
         causal = isinstance(mask, Causal) and mask is request.mask
-        plain = structure.is_ones(mask) and structure.hides_keys_at_most(request.mask)
+        ones = isinstance(mask, Padding) or structure.is_ones(mask)
+        plain = ones and structure.hides_keys_at_most(request.mask)
         if not causal and not plain:
             return f"needs a mask of ones or a causal one, got {structure.describe(request.mask)}"
         if request.tracing == "transform":
@@ -55,6 +56,9 @@ class FusedSoftmax(_Softmax):
     def run(
         self, plan: AttentionPlan, request: AttentionRequest, q: Tensor, k: Tensor, v: Tensor
     ) -> Tensor:
+        return self._attend(request, q, k, v).to(v.dtype)
+
+    def _attend(self, request: AttentionRequest, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         attend = partial(
             F.scaled_dot_product_attention, dropout_p=request.dropout, scale=request.resolved_scale
         )
