@@ -47,7 +47,8 @@ def test_graph_masks_need_only_torch():
 @pytest.mark.parametrize("layer", [MaskedLinearAttention, MaskedSoftmaxAttention])
 def test_graph_masks_in_layers(layer):
     n = 10
-    mask = Diffusion(random_tree(n), num_nodes=n, lam=torch.tensor([0.3, 2.0]))
+    lams = torch.tensor([0.3, 2.0])
+    mask = Diffusion(random_tree(n), num_nodes=n, lam=lams, nonnegative=True)
     lam = torch.nn.Parameter(mask.lam.clone())
     attention = layer(8, num_heads=2, rpe=lambda: mask.with_values(lam=lam))
     attention(torch.randn(3, n, 8)).sum().backward()
@@ -58,7 +59,8 @@ def test_softmax_far_along_a_path_is_finite():
     """Weights below round-off must not come out negative: their logarithm would be NaN."""
     n = 60
     for kind in ("laplacian", "normalized"):
-        mask = Diffusion(grid_edges((n,)), lam=torch.tensor(0.2), kind=kind)
+        mask = Diffusion(grid_edges((n,)), lam=torch.tensor(0.2), kind=kind, nonnegative=True)
+        mask.check()
         assert (mask.dense() >= 0).all() and (mask.rows(0, n) >= 0).all()
         attention = MaskedSoftmaxAttention(4, num_heads=1, rpe=lambda mask=mask: mask)
         x = torch.randn(2, n, 4, requires_grad=True)
@@ -71,7 +73,7 @@ def test_softmax_under_the_adjacency_matrix_sees_only_neighbors():
     n = 7
     edges = random_graph(n, 6)
     attention = MaskedSoftmaxAttention(
-        4, num_heads=1, rpe=lambda: Sparse(edges, torch.ones(edges.shape[1]), n)
+        4, num_heads=1, rpe=lambda: Sparse(edges, torch.ones(edges.shape[1]), n, nonnegative=True)
     ).eval()
     x = torch.randn(1, n, 4)
     moved = x.clone()

@@ -12,7 +12,12 @@ from torch import nn
 from .plan import AttentionRequest, plan_attention, refusals
 from .structure import describe
 
-_FORMS = {"torch": "plain PyTorch", "cpu": "C++", "gpu": "a fused GPU kernel"}
+_FORMS = {
+    "torch": "plain PyTorch",
+    "cpu": "C++",
+    "gpu": "a fused GPU kernel",
+    "sdpa": "PyTorch's fused attention",
+}
 
 
 def explain(
@@ -53,8 +58,9 @@ def _layers(module: nn.Module) -> Iterator[tuple[str, Any, int | None]]:
 def _of_layer(request: AttentionRequest) -> str:
     plan = plan_attention(request)
     sizes = f"{request.num_features} features, {request.num_values} channels"
+    kernel = "softmax, " if plan.kernel == "softmax" else ""
     lines = [
-        f"{plan.path} path in {_FORMS[plan.form]}, on {request.device.type}",
+        f"{kernel}{plan.path} path in {_FORMS[plan.form]}, on {request.device.type}",
         f"  mask    {describe(request.mask)}; {request.batch_shape[-1]} heads, {sizes}",
         f"  reason  {plan.reason}",
     ]

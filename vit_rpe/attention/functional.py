@@ -1,4 +1,4 @@
-"""Masked linear attention: check the call, plan it, run the plan.
+"""Masked attention, linear and by softmax: check the call, plan it, run the plan.
 
 Shapes: L tokens, M features, D value channels; leading dims are batch and heads and broadcast.
 """
@@ -49,7 +49,11 @@ def masked_linear_attention(
             default what the feature map says; of q and k that come mapped nothing is known, and the
             safe answer is yes. Masks that are multiplied by transforms then work in float64.
     """
-    _check(q, k, v, mask, path, budget, dropout)
+    if path not in PATHS:
+        raise ValueError(f"path must be one of {', '.join(PATHS)}, got {path!r}")
+    if dropout > 0 and path not in ("auto", "explicit"):
+        raise ValueError(f"dropout needs the explicit path, got path {path!r}")
+    _check(q, k, v, mask, budget)
     request = AttentionRequest.of(
         q,
         k,
@@ -62,6 +66,47 @@ def masked_linear_attention(
         floor=floor,
         wide_range=wide_range,
     )
+    return _attend(request, q, k, v)
+
+
+def masked_softmax_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Mask,
+    *,
+    scale: float | None = None,
+    dropout: float = 0.0,
+    budget: int | None = None,
+) -> Tensor:
+    """Softmax attention with the logarithms of a mask as bias, without the L x L matrix.
+
+        out = softmax(q k^T scale + log M) v
+
+    q, k are (..., L, C), v is (..., L, D); the result has v's dtype. M = 0 hides a key from a query
+    and has no gradient there; a query that sees nothing gets zeros. Memory is O(L): matrices exist
+    a tile at a time, and the backward pass makes them again.
+
+    Args:
+        mask: one that promises to have no negative entry, as those of `vit_rpe.rpe` do; masks that
+            cannot know take `nonnegative=True`. `mask.check()` looks at the values.
+        scale: of the logits; 1 / sqrt(C) by default.
+        dropout: probability of dropping a weight.
+        budget: bytes that may be used beyond inputs and outputs, forward and backward.
+    """
+    _check(q, k, v, mask, budget)
+    if not mask.nonnegative:
+        raise ValueError(
+            f"softmax takes the logarithm of its mask, and this {type(mask).__name__} does not "
+            "promise to have no negative entry; nonnegative=True in its constructor does"
+        )
+    request = AttentionRequest.of(
+        q, k, v, mask, kernel="softmax", scale=scale, dropout=dropout, budget=budget
+    )
+    return _attend(request, q, k, v)
+
+
+def _attend(request: AttentionRequest, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     q, k, v = (x.expand(*request.batch_shape, *x.shape[-2:]) for x in (q, k, v))
     parts = run(plan_attention(request), request, q, k, v)
     if len(parts) == 1:
@@ -70,11 +115,7 @@ def masked_linear_attention(
         return stack_rows(parts)
 
 
-def _check(
-    q: Tensor, k: Tensor, v: Tensor, mask: Mask, path: str, budget: int | None, dropout: float
-) -> None:
-    if path not in PATHS:
-        raise ValueError(f"path must be one of {', '.join(PATHS)}, got {path!r}")
+def _check(q: Tensor, k: Tensor, v: Tensor, mask: Mask, budget: int | None) -> None:
     for name, x in (("q", q), ("k", k), ("v", v)):
         if x.ndim < 2 or x.shape[-2] != mask.length:
             raise ValueError(
@@ -89,8 +130,7 @@ def _check(
         )
     if budget is not None and budget < 1:
         raise ValueError(f"budget must be a positive number of bytes, got {budget}")
-    if dropout > 0 and path not in ("auto", "explicit"):
-        raise ValueError(f"dropout needs the explicit path, got path {path!r}")
 
 
 torch.fx.wrap("masked_linear_attention")
+torch.fx.wrap("masked_softmax_attention")

@@ -24,6 +24,7 @@ from .calibrate import device_costs
 from .cost import PathCosts, default_budget, default_costs
 from .structure import blocks_of, common_dtype, innermost, signature
 
+KernelName = Literal["linear", "softmax"]
 PathName = Literal["auto", "explicit", "product", "scan"]
 ConcretePath = Literal["explicit", "product", "scan"]
 Tracing = Literal["", "compile", "export", "transform"]
@@ -38,7 +39,7 @@ _PLANS: dict[Hashable, AttentionPlan] = {}
 
 @dataclass(frozen=True)
 class AttentionRequest:
-    """One call of `masked_linear_attention`, without the values of its tensors.
+    """One call of masked attention, without the values of its tensors.
 
     Attributes:
         mask: the mask; only its structure, shapes and promises are looked at.
@@ -48,7 +49,9 @@ class AttentionRequest:
         grad: whether a gradient of any tensor is wanted.
         autocast: the precision that autocast gives to matrix products; None if it is off.
         tracing: "compile", "export", "transform" (torch.func), or "" for ordinary calls.
-        features, path, budget, dropout, floor, wide_range: as in `masked_linear_attention`.
+        kernel: "linear", for which what follows is as in `masked_linear_attention`; or "softmax",
+            which has a scale, a budget and dropout.
+        features, path, budget, dropout, floor, wide_range, scale: arguments of the call.
     """
 
     mask: Mask
@@ -66,6 +69,8 @@ class AttentionRequest:
     grad: bool = True
     autocast: torch.dtype | None = None
     tracing: Tracing = ""
+    kernel: KernelName = "linear"
+    scale: float | None = None
 
     @staticmethod
     def of(
@@ -77,7 +82,7 @@ class AttentionRequest:
         wide_range: bool | None = None,
         **options: Any,
     ) -> AttentionRequest:
-        """The request of a call; `options` are those of `masked_linear_attention`."""
+        """The request of a call; `options` are its other fields."""
         features: FeatureMap | None = options.get("features")
         if wide_range is None:
             wide_range = features is None or features.wide_range
@@ -113,6 +118,11 @@ class AttentionRequest:
         open_batch = self.tracing in ("compile", "export") and len(self.batch_shape) > 1
         return prod(self.batch_shape[1:] if open_batch else self.batch_shape)
 
+    @property
+    def resolved_scale(self) -> float:
+        """The factor of softmax's logits."""
+        return self.num_features**-0.5 if self.scale is None else self.scale
+
     def resolved_budget(self, path: ConcretePath) -> int:
         """The bytes that the call may use on a path."""
         if self.budget is not None:
@@ -128,7 +138,7 @@ class AttentionRequest:
         switches = (self.path, self.budget, self.dropout > 0, self.floor != 0, self.wide_range)
         sizes = (self.batch_shape, self.num_features, self.num_values)
         kinds = (self.dtype, self.device, self.autocast, self.grad, self.nonnegative)
-        return mask, switches, sizes, kinds
+        return mask, switches, sizes, kinds, self.kernel
 
     def of_part(self, mask: Mask, **changes: object) -> AttentionRequest:
         """The request for a part of the mask."""
@@ -153,6 +163,7 @@ class AttentionPlan:
         budget: bytes that may be used beyond inputs and outputs.
         reason: why this path and form, in words.
         parts: plans of the blocks of a `BlockDiagonal`, which are computed one by one.
+        kernel: "linear" or "softmax", as in the request.
     """
 
     path: ConcretePath
@@ -161,11 +172,13 @@ class AttentionPlan:
     budget: int
     reason: str
     parts: tuple[AttentionPlan, ...] = ()
+    kernel: KernelName = "linear"
 
 
 class Form(Protocol):
-    """An implementation of a path."""
+    """An implementation of a path, for one kernel."""
 
+    kernel: ClassVar[KernelName]
     path: ClassVar[ConcretePath]
     name: ClassVar[str]
 
@@ -227,7 +240,7 @@ def _plan_parts(request: AttentionRequest, costs: PathCosts | None) -> Attention
     first = plans[0]
     budget = max(plan.budget for plan in plans)
     reason = "blocks are computed one by one"
-    return AttentionPlan(first.path, first.form, (), budget, reason, plans)
+    return AttentionPlan(first.path, first.form, (), budget, reason, plans, request.kernel)
 
 
 def run(
@@ -247,8 +260,8 @@ def run(
 
 
 def refusals(request: AttentionRequest) -> list[tuple[Form, str | None]]:
-    """Every form's answer to a request, in the order of their priority."""
-    return [(form, form.supports(request)) for form in FORMS]
+    """Every answer of the forms for its kernel to a request, in the order of their priority."""
+    return [(form, form.supports(request)) for form in _forms(request.kernel)]
 
 
 def estimate(request: AttentionRequest, costs: PathCosts) -> float:
@@ -258,6 +271,8 @@ def estimate(request: AttentionRequest, costs: PathCosts) -> float:
 
 
 def _plan(request: AttentionRequest, costs: PathCosts | None) -> AttentionPlan:
+    if request.kernel == "softmax":
+        return _asked_for(request, "explicit", "softmax has no other path")
     if request.dropout > 0:
         return _asked_for(request, "explicit", "dropout of weights needs the explicit path")
     if request.path != "auto":
@@ -284,7 +299,7 @@ def _estimates(
 def _serving_forms(request: AttentionRequest) -> dict[ConcretePath, Form]:
     """The first form of each path that serves the request."""
     found: dict[ConcretePath, Form] = {}
-    for form in FORMS:
+    for form in _forms(request.kernel):
         if form.path not in found and form.supports(request) is None:
             found[form.path] = form
     return found
@@ -293,7 +308,7 @@ def _serving_forms(request: AttentionRequest) -> dict[ConcretePath, Form]:
 def _asked_for(request: AttentionRequest, path: ConcretePath, reason: str) -> AttentionPlan:
     """The plan for a path that is not chosen by its cost."""
     refusal = None
-    for form in FORMS:
+    for form in _forms(request.kernel):
         if form.path == path:
             refusal = form.supports(request)
             if refusal is None:
@@ -303,11 +318,16 @@ def _asked_for(request: AttentionRequest, path: ConcretePath, reason: str) -> At
 
 def _with_form(request: AttentionRequest, form: Form, reason: str) -> AttentionPlan:
     budget = request.resolved_budget(form.path)
-    return AttentionPlan(form.path, form.name, form.blocks(request), budget, reason)
+    blocks = form.blocks(request)
+    return AttentionPlan(form.path, form.name, blocks, budget, reason, kernel=request.kernel)
+
+
+def _forms(kernel: KernelName) -> list[Form]:
+    return [form for form in FORMS if form.kernel == kernel]
 
 
 def _form(plan: AttentionPlan) -> Form:
-    for form in FORMS:
+    for form in _forms(plan.kernel):
         if form.path == plan.path and form.name == plan.form:
             return form
     raise ValueError(f"there is no form {plan.form!r} of path {plan.path!r}")

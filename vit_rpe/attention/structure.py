@@ -8,6 +8,7 @@ Shapes: L tokens, M features, D value channels; leading dims are batch and heads
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
+from dataclasses import dataclass
 from functools import reduce
 
 import torch
@@ -30,7 +31,7 @@ from vit_rpe.masks import (
 from vit_rpe.masks.helpers import hide_nonfinite, masked_multiply, stack_rows, total
 from vit_rpe.precision import without_autocast
 
-from .reference import safe_denominator
+from .reference import log_weights, safe_denominator
 
 LeafSums = Callable[[Tensor, Tensor, Tensor, Mask], tuple[Tensor, Tensor]]
 """(q, k, v, mask) -> `A v` (..., L, D + 1) and absolute row sums of A, or a bound, (..., L, 1)."""
@@ -58,6 +59,11 @@ def without_token_weights(mask: Mask) -> Mask:
     return mask
 
 
+def padding_weights(mask: Padding) -> Scaled:
+    """Padding as a weight for each key."""
+    return Scaled(Ones(mask.length, mask.keep.device), right=mask.keep)
+
+
 def has_token_weights(mask: Mask) -> bool:
     """Whether the outermost part of a mask is one weight for each token."""
     return isinstance(mask, Scaled)
@@ -76,8 +82,7 @@ def blocks_of(mask: Mask) -> list[Mask] | None:
     parts, start = [], 0
     for part in inner:
         stop = start + part.length
-        left, right = (None if x is None else x[..., start:stop] for x in (mask.left, mask.right))
-        parts.append(Scaled(part, left, right))
+        parts.append(mask.around(part, slice(start, stop)))
         start = stop
     return parts
 
@@ -134,6 +139,23 @@ def signature(mask: Mask) -> Hashable | None:
     return (
         None if None in parts else (type(mask), prefix, mask.batch_shape, mask.nonnegative, parts)
     )
+
+
+def is_ones(mask: Mask) -> bool:
+    """Whether all entries are 1, by the structure of a mask."""
+    if isinstance(mask, Bordered):
+        return (
+            mask.row is None and mask.column is None and mask.corner is None and is_ones(mask.inner)
+        )
+    return isinstance(mask, Ones)
+
+
+def hides_keys_at_most(mask: Mask) -> bool:
+    """Whether the outermost token weights, if there are any, only hide keys."""
+    if isinstance(mask, Scaled):
+        right = mask.right is None or mask.right.dtype == torch.bool
+        return mask.left is None and right and hides_keys_at_most(mask.inner)
+    return True
 
 
 def kept_keys(mask: Mask) -> Tensor | None:
@@ -196,7 +218,7 @@ def weighted_sums(
     (..., L, D + 1) and (..., L, 1): v has one more column, of ones.
     """
     if isinstance(mask, Padding):
-        mask = Scaled(Ones(mask.length, mask.keep.device), right=mask.keep)
+        mask = padding_weights(mask)
     if isinstance(mask, Scaled):
         q, k, v = _with_token_weights(q, k, v, mask)
         common = common_dtype(q, k, v)  # the weights may be of a higher precision
@@ -242,6 +264,64 @@ def absorb_token_weights(
         q, k, v = _with_token_weights(q, k, v, mask)
         mask = mask.inner
     return q, k, v, mask, None
+
+
+@dataclass(frozen=True)
+class SoftmaxInputs:
+    """What is left of a softmax call when weights of tokens have been taken out of its mask.
+
+    Attributes:
+        q, k, v: without what is hidden, which may be NaN.
+        mask: the mask inside the weights.
+        bias: the logarithms of the weights of keys, (..., L); None: all are 1.
+        sees: queries whose own weight is not 0, (..., L): for the others it cancels. None: all.
+        left: weights of queries that want a gradient, which is 0.
+    """
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    mask: Mask
+    bias: Tensor | None
+    sees: Tensor | None
+    left: tuple[Tensor, ...]
+
+    def finish(self, out: Tensor) -> Tensor:
+        """The result, with zeros for queries that see nothing because of their own weight."""
+        if self.sees is not None:
+            out = out.masked_fill(~self.sees[..., None], 0.0)
+        for weight in self.left:
+            out = out + (0.0 * weight[..., None]).to(out.dtype)
+        return out
+
+
+def softmax_inputs(q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> SoftmaxInputs:
+    """Turn weights of keys into a bias of logits, and weights of queries into who sees at all."""
+    bias: Tensor | None = None
+    sees: Tensor | None = None
+    left: list[Tensor] = []
+    while True:
+        if isinstance(mask, Padding):
+            mask = padding_weights(mask)
+        if isinstance(mask, Bordered) and mask.prefix == 0:
+            mask = mask.inner
+        elif isinstance(mask, Scaled):
+            if mask.left is not None:
+                own = mask.left != 0
+                sees = own if sees is None else sees & own
+                left += [mask.left] if mask.left.requires_grad else []
+            if mask.right is not None:
+                own = log_weights(mask.right)
+                bias = own if bias is None else bias + own
+            mask = mask.inner
+        else:
+            break
+    if bias is not None:
+        hidden = (bias == -torch.inf)[..., None]
+        k, v = k.masked_fill(hidden, 0.0), v.masked_fill(hidden, 0.0)
+    if sees is not None:
+        q = q.masked_fill(~sees[..., None], 0.0)
+    return SoftmaxInputs(q, k, v, mask, bias, sees, tuple(left))
 
 
 def _with_token_weights(

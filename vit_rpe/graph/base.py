@@ -8,7 +8,7 @@ from typing import Any, Self
 from torch import Tensor
 
 from vit_rpe.masks import Mask
-from vit_rpe.masks.helpers import as_values
+from vit_rpe.masks.helpers import as_values, check_entries
 
 
 class GraphMask(Mask):
@@ -17,7 +17,8 @@ class GraphMask(Mask):
     The constructor looks at the graph itself, values and all, so it belongs before training; in a
     forward pass `with_values` puts the learned values into an existing mask, at no cost. `matmul`,
     `dense` and `rows` of a subclass are decorated with `full_precision`: there is no sparse product
-    in bfloat16, so autocast must be off in them.
+    in bfloat16, so autocast must be off in them. Constructors take `nonnegative=True` as a promise
+    that no entry is negative, whatever the values.
     """
 
     prefers_row_major = True
@@ -38,3 +39,6 @@ class GraphMask(Mask):
 
     def check_shapes(self) -> None:
         """Raise ValueError if the values do not fit the graph."""
+
+    def check_nonnegative(self) -> None:
+        check_entries(self)

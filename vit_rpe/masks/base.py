@@ -10,6 +10,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+_ENTRIES_AT_ONCE = 1 << 22  # that `check_entries` looks at
+
 
 class Mask(abc.ABC):
     """An L x L matrix M that weighs what query i takes from key j by `M[i, j]`.
@@ -31,8 +33,11 @@ class Mask(abc.ABC):
     """Whether round-off of `matmul` follows the largest numbers of mask and columns, as that of
     transforms does, and not the numbers of each row: columns of wide range need `precise`."""
     nonnegative: bool = False
-    """A promise that no entry is negative, whatever the values: a row's absolute sum is its sum."""
+    """A promise that no entry is negative: a row's absolute sum is its sum, and softmax attention
+    can take logarithms. Constructors that cannot know it take it as `nonnegative=True`."""
     tensor_names: ClassVar[tuple[str, ...]] = ()
+    signed_names: ClassVar[tuple[str, ...]] = ()
+    """Tensors that may be negative without making an entry negative."""
 
     @property
     @abc.abstractmethod
@@ -102,17 +107,47 @@ class Mask(abc.ABC):
         return self.parts()[0].device if self.parts() else next(iter(self.all_tensors())).device
 
     def check(self) -> None:
-        """Raise ValueError if a value is not finite. Never called inside a forward pass."""
+        """Raise ValueError if a value is not finite, or negative against the mask's promise.
+
+        Never called inside a forward pass.
+        """
         for name, value in self.tensors().items():
             bad = value.numel() - int(torch.isfinite(value).sum())
             if bad:
                 raise ValueError(
                     f"{type(self).__name__}.{name} has {bad} values that are not finite"
                 )
+        if self.nonnegative:
+            self.check_nonnegative()
+
+    def check_nonnegative(self) -> None:
+        """Raise ValueError if a weight is negative. Never called inside a forward pass."""
+        for name, value in self.tensors().items():
+            if name in self.signed_names or not value.is_floating_point():
+                continue
+            bad = int((value < 0).sum())
+            if bad:
+                raise ValueError(f"{type(self).__name__}.{name} has {bad} negative values")
+        for part in self.parts():
+            part.check_nonnegative()
 
     def __repr__(self) -> str:
         shapes = [f"{name}={tuple(value.shape)}" for name, value in self.tensors().items()]
         return f"{type(self).__name__}({', '.join([f'length={self.length}', *shapes])})"
+
+
+def check_entries(mask: Mask) -> None:
+    """Raise ValueError if an entry is negative, by looking at all of them: O(L^2)."""
+    step = max(1, _ENTRIES_AT_ONCE // mask.length)
+    for start in range(0, mask.length, step):
+        slab = mask.rows(start, min(start + step, mask.length))
+        negative = slab < 0
+        if negative.any():
+            row, column = (int(x) for x in negative.nonzero()[0][-2:])
+            raise ValueError(
+                f"{type(mask).__name__} promised no negative entry, but M[{start + row}, {column}] "
+                f"is {float(slab[negative][0].detach()):.3g}"
+            )
 
 
 def as_length(length: int) -> int:

@@ -198,12 +198,19 @@ class Scaled(Mask):
     """`diag(left) inner diag(right)`: padding, or any weight per token, composed with any mask.
 
     `left` and `right` are (..., L), real or boolean. What a zero in `right` hides stays hidden,
-    even if it is NaN.
+    even if it is NaN. `nonnegative` promises that no weight that is given is negative.
     """
 
     tensor_names = ("left", "right")
 
-    def __init__(self, inner: Mask, left: Tensor | None = None, right: Tensor | None = None):
+    def __init__(
+        self,
+        inner: Mask,
+        left: Tensor | None = None,
+        right: Tensor | None = None,
+        *,
+        nonnegative: bool = False,
+    ):
         for name, value in (("left", left), ("right", right)):
             if value is not None and (value.ndim < 1 or value.shape[-1] != inner.length):
                 raise ValueError(
@@ -217,7 +224,8 @@ class Scaled(Mask):
         self.left = left
         self.right = right
         hides = all(x is None or x.dtype == torch.bool for x in (left, right))
-        self.nonnegative = inner.nonnegative and hides
+        self._positive_weights = nonnegative or hides
+        self.nonnegative = inner.nonnegative and self._positive_weights
 
     def parts(self) -> tuple[Mask, ...]:
         return (self.inner,)
@@ -259,13 +267,18 @@ class Scaled(Mask):
         left, right = (
             None if value is None else _absolute(value) for value in (self.left, self.right)
         )
-        return Scaled(self.inner.abs_bound(), left, right)
+        return Scaled(self.inner.abs_bound(), left, right, nonnegative=True)
 
     def precise(self) -> Mask:
-        return Scaled(self.inner.precise(), self.left, self.right)
+        return self.around(self.inner.precise())
 
     def precomputed(self, dtype: torch.dtype) -> Mask:
-        return Scaled(self.inner.precomputed(dtype), self.left, self.right)
+        return self.around(self.inner.precomputed(dtype))
+
+    def around(self, inner: Mask, tokens: slice = slice(None)) -> Scaled:
+        """The same weights, or those of some of the tokens, around another mask."""
+        left, right = (None if x is None else x[..., tokens] for x in (self.left, self.right))
+        return Scaled(inner, left, right, nonnegative=self._positive_weights)
 
     def components(self) -> Tensor | None:
         return self.inner.components()

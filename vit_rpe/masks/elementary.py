@@ -182,17 +182,21 @@ class Packing(Mask):
 
 
 class Dense(Mask):
-    """Any matrix, (..., L, L), multiplied as it is: O(L^2). The definition of every other mask."""
+    """Any matrix, (..., L, L), multiplied as it is: O(L^2). The definition of every other mask.
+
+    `nonnegative` promises that no entry is negative.
+    """
 
     tensor_names = ("matrix",)
 
-    def __init__(self, matrix: Tensor):
+    def __init__(self, matrix: Tensor, *, nonnegative: bool = False):
         if matrix.ndim < 2 or matrix.shape[-1] != matrix.shape[-2]:
             raise ValueError(
                 f"Dense needs a matrix of shape (..., L, L), got {tuple(matrix.shape)}"
             )
         self.length = as_length(matrix.shape[-1])
         self.matrix = matrix
+        self.nonnegative = nonnegative
 
     @property
     def batch_shape(self) -> torch.Size:
@@ -214,7 +218,7 @@ class Dense(Mask):
         return self.length**2 * columns
 
     def abs_bound(self) -> Mask:
-        return Dense(self.matrix.detach().abs())
+        return Dense(self.matrix.detach().abs(), nonnegative=True)
 
 
 def _weights(seen: Tensor) -> Tensor:

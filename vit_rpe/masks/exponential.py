@@ -29,6 +29,7 @@ class Exponential(Mask):
     """
 
     tensor_names = ("rates", "weights")
+    signed_names = ("rates",)
 
     def __init__(
         self,

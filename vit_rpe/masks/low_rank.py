@@ -7,7 +7,7 @@ from torch import Tensor
 
 from vit_rpe.precision import full_precision
 
-from .base import Mask, as_length, check_columns, check_rows
+from .base import Mask, as_length, check_columns, check_entries, check_rows
 from .entries import Entries
 
 
@@ -15,12 +15,12 @@ class LowRank(Mask):
     """The mask `M = u v^T`, u and v (..., L, r), each dense or sparse. O(entries of u and v).
 
     Sparse factors are torch COO or CSR matrices of two dims. Gradients reach their values without a
-    dense L x L or L x r matrix.
+    dense L x L or L x r matrix. `nonnegative` promises that no entry of M is negative.
     """
 
     tensor_names = ("u", "v")
 
-    def __init__(self, u: Tensor, v: Tensor):
+    def __init__(self, u: Tensor, v: Tensor, *, nonnegative: bool = False):
         if u.ndim < 2 or v.ndim < 2 or u.shape[-2:] != v.shape[-2:]:
             raise ValueError(
                 "LowRank needs u and v of one shape (..., L, r), "
@@ -36,6 +36,7 @@ class LowRank(Mask):
         self.length = as_length(u.shape[-2])
         self.u = u
         self.v = v
+        self.nonnegative = nonnegative
         self.prefers_row_major = u.layout != torch.strided or v.layout != torch.strided
         self._factors: list[_SparseFactor] = []
 
@@ -43,6 +44,11 @@ class LowRank(Mask):
         for name, factor in self.tensors().items():
             if not torch.isfinite(_values(factor)).all():
                 raise ValueError(f"LowRank.{name} has values that are not finite")
+        if self.nonnegative:
+            self.check_nonnegative()
+
+    def check_nonnegative(self) -> None:
+        check_entries(self)
 
     @property
     def batch_shape(self) -> torch.Size:
@@ -83,7 +89,7 @@ class LowRank(Mask):
         return 2.0 * columns * (_entries(self.u) + _entries(self.v))
 
     def abs_bound(self) -> Mask:
-        return LowRank(self.u.detach().abs(), self.v.detach().abs())
+        return LowRank(self.u.detach().abs(), self.v.detach().abs(), nonnegative=True)
 
 
 class _SparseFactor:

@@ -16,13 +16,16 @@ class Sparse(Mask):
 
     `M[i, j]` is the sum of the weights of the edges (i, j): `edge_index[0]` holds the queries and
     `edge_index[1]` the keys that they see. `edge_index` is (2, E), `weight` (..., E).
+    `nonnegative` promises that no weight is negative.
     """
 
     prefers_row_major = True
     tensor_names = ("edge_index", "weight")
     _entries: Entries | None = None
 
-    def __init__(self, edge_index: Tensor, weight: Tensor, length: int):
+    def __init__(
+        self, edge_index: Tensor, weight: Tensor, length: int, *, nonnegative: bool = False
+    ):
         if edge_index.ndim != 2 or edge_index.shape[0] != 2 or edge_index.dtype != torch.int64:
             raise ValueError(
                 "edge_index must be int64 of shape (2, E), "
@@ -36,9 +39,9 @@ class Sparse(Mask):
         self.length = as_length(length)
         self.edge_index = edge_index
         self.weight = weight
+        self.nonnegative = nonnegative
 
     def check(self) -> None:
-        super().check()
         outside = (self.edge_index < 0) | (self.edge_index >= self.length)
         if outside.any():
             edge = int(outside.any(0).nonzero()[0])
@@ -46,6 +49,7 @@ class Sparse(Mask):
                 f"edge {edge} joins {self.edge_index[:, edge].tolist()}, "
                 f"but tokens go from 0 to {self.length - 1}"
             )
+        super().check()
 
     @property
     def batch_shape(self) -> torch.Size:
@@ -79,6 +83,7 @@ class Sparse(Mask):
         return 4.0 * columns * (self.edge_index.shape[1] + self.length)
 
     def abs_bound(self) -> Mask:
-        bound = Sparse(self.edge_index, self.weight.detach().abs(), self.length)
+        weight = self.weight.detach().abs()
+        bound = Sparse(self.edge_index, weight, self.length, nonnegative=True)
         bound._entries = self.entries()
         return bound

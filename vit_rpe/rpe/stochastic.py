@@ -67,7 +67,7 @@ def low_rank_logits(u: Tensor, v: Tensor, num_features: int, seed: int = 0) -> L
     features = PositiveRandomFeatures(rank, num_features, stabilize=False, device=u.device)
     features.redraw(torch.Generator().manual_seed(seed))
     scale = rank**0.25  # the features divide by it: theirs is the kernel exp(q . k / sqrt r)
-    return LowRank(*features(u * scale, v * scale))
+    return LowRank(*features(u * scale, v * scale), nonnegative=features.nonnegative)
 
 
 def sine_spe(

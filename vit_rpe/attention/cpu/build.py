@@ -1,4 +1,4 @@
-"""The C++ operators: two files, built by torch on first use, or not at all."""
+"""The C++ operators, built by torch on first use, or not at all."""
 
 from __future__ import annotations
 
@@ -15,8 +15,11 @@ from pathlib import Path
 import torch
 
 NATIVE_ENV = "VIT_RPE_NATIVE"
-_SOURCES = [Path(__file__).with_name(name) for name in ("explicit.cpp", "scan.cpp")]
-_FLAGS = ["-O3", "-fopenmp"]
+_HERE = Path(__file__).parent
+_SOURCES = [_HERE / name for name in ("explicit.cpp", "scan.cpp", "softmax.cpp")]
+_HEADERS = [_HERE / "grid.h"]
+# loops that round to whole numbers and compare become vectors only if neither may raise a flag
+_FLAGS = ["-O3", "-fopenmp", "-fno-math-errno", "-fno-trapping-math"]
 _BUILDING = threading.Lock()
 # by the name that torch gives to what a CPU can do
 _VECTORS = {
@@ -83,6 +86,6 @@ def _build() -> None:
 def _name(cpu: str) -> str:
     """One build for each source, torch and kind of CPU: machines may share a home."""
     digest = hashlib.sha256(torch.__version__.encode())
-    for source in _SOURCES:
+    for source in (*_SOURCES, *_HEADERS):
         digest.update(source.read_bytes())
     return f"vit_rpe_{re.sub('[^a-z0-9]', '', cpu.lower())}_{digest.hexdigest()[:12]}"

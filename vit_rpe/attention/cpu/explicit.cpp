@@ -15,64 +15,15 @@
 #include <torch/library.h>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <optional>
 #include <tuple>
 
+#include "grid.h"
+
 namespace {
 
-using at::Tensor;
-
-constexpr int64_t kRows = 256, kKeys = 512;  // of a tile: half a megabyte in float32
-
-int64_t quotient(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
-// Neighbors in a row of the mask: their first key, and where their weights begin, in the table or
-// in the border. `step` is 0 where they all have one weight.
-struct Piece {
-  int64_t key, count, weight, step;
-  bool border;
-};
-
-// Where the weights of a mask are: in the table with all axes but the first written out, so that a
-// row is a window of it, and in row, column and corner of the border (`_unfolded`, `_border` in Python).
-struct Layout {
-  int64_t prefix, slices, cells;
-
-  std::array<Piece, 2> pieces(int64_t query, int64_t first, int64_t last) const {
-    const int64_t p = prefix, split = std::clamp(p, first, last);
-    const int64_t near = split - first, far = last - split;
-    if (query < p) {
-      const int64_t corner = 2 * p + query * p;
-      return {Piece{first, near, corner + first, 1, true}, Piece{split, far, query, 0, true}};
-    }
-    const int64_t slice = (query - p) / cells, cell = (query - p) % cells;
-    const int64_t line = (cells - 1 - cell) * (2 * slices - 1) * cells;
-    const int64_t window = line + (slices - 1 - slice) * cells;
-    return {Piece{first, near, p + first, 1, true}, Piece{split, far, window + split - p, 1, false}};
-  }
-};
-
-// The weights of one table's mask, or their gradients.
-template <typename scalar>
-struct Weights {
-  scalar *table, *border;
-
-  scalar* at(const Piece& piece) const { return (piece.border ? border : table) + piece.weight; }
-};
-
-template <typename scalar>
-Weights<scalar> weights_of(const Tensor& table, const Tensor& border) {
-  return {table.data_ptr<scalar>(), border.data_ptr<scalar>()};
-}
-
-struct Tile {
-  int64_t row, rows, key, keys;
-};
-
-// The same numbers, those of a row next to each other.
-Tensor row_contiguous(const Tensor& x) { return x.stride(-1) == 1 ? x : x.contiguous(); }
+using namespace vit_rpe;
 
 // weights *= mask; their sums and absolute sums are added to those of the rows.
 template <typename scalar>
@@ -200,9 +151,6 @@ void undivided(const Tensor& grad, const Tensor& result, const Tensor& denominat
 
 // The gradients of q, k, v, table and border, given that of the result: see `undivided`. Rows of the
 // gradient and of the result need not be contiguous.
-//
-// A table's samples and rows are dealt out to parts; each part adds to its own gradients of the
-// table and, where samples are cut, of k and v. There are parts enough for all cores.
 std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> backward(
     const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& any_grad,
     const std::optional<Tensor>& any_result, const std::optional<Tensor>& denominator,
@@ -212,70 +160,61 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> backward(
   if (any_result) result = row_contiguous(*any_result);
   const Layout layout{prefix, slices, cells};
   const int64_t tables = q.size(0), samples = q.size(1), length = q.size(2);
-  const int64_t row_blocks = quotient(length, kRows);
-  const int64_t parts = quotient(at::get_num_threads(), std::max<int64_t>(tables, 1));
-  const int64_t sample_parts = std::max<int64_t>(std::min(parts, samples), 1);  // or an empty batch
-  const int64_t row_parts = std::min(quotient(parts, sample_parts), row_blocks);
+  const Parts parts(tables, samples, length, at::get_num_threads());
   Tensor dq = at::empty(q.sizes(), q.options());
-  Tensor dk = at::zeros({row_parts, tables, samples, length, k.size(3)}, k.options());
-  Tensor dv = at::zeros({row_parts, tables, samples, length, v.size(3)}, v.options());
-  const int64_t all_parts = sample_parts * row_parts;
-  Tensor dtable = at::zeros({all_parts, tables, table.size(1)}, table.options());
-  Tensor dborder = at::zeros({all_parts, tables, border.size(1)}, border.options());
-  at::parallel_for(0, tables * all_parts, 1, [&](int64_t begin, int64_t end) {
+  Tensor dk = at::zeros({parts.of_rows, tables, samples, length, k.size(3)}, k.options());
+  Tensor dv = at::zeros({parts.of_rows, tables, samples, length, v.size(3)}, v.options());
+  Tensor dtable = at::zeros({parts.count(), tables, table.size(1)}, table.options());
+  Tensor dborder = at::zeros({parts.count(), tables, border.size(1)}, border.options());
+  at::parallel_for(0, tables * parts.count(), 1, [&](int64_t begin, int64_t end) {
     at::AutoDispatchBelowADInplaceOrView plain;  // threads know no mode of their caller
     const int64_t size = kRows * std::min(kKeys, length);
     Tensor buffers = at::empty({2, size}, q.options());
     Tensor g_buffer = at::empty({kRows, v.size(3)}, q.options());
     Tensor dtotal = at::empty({kRows}, q.options());
     for (int64_t unit = begin; unit < end; ++unit) {
-      const int64_t t = unit / all_parts, part = unit % all_parts;
-      const int64_t sp = part / row_parts, rp = part % row_parts;
-      for (int64_t s = sp * samples / sample_parts; s < (sp + 1) * samples / sample_parts; ++s) {
+      const int64_t t = unit / parts.count(), part = unit % parts.count();
+      parts.each(part, [&](int64_t s, int64_t row, int64_t rows) {
         const Tensor keys = k[t][s], values = v[t][s];
-        Tensor dkeys = dk[rp][t][s], dvalues = dv[rp][t][s];
-        const int64_t last = (rp + 1) * row_blocks / row_parts;
-        for (int64_t block = rp * row_blocks / row_parts; block < last; ++block) {
-          const int64_t row = block * kRows, rows = std::min(kRows, length - row);
-          const Tensor q_rows = q[t][s].narrow(0, row, rows);
-          Tensor g_rows = g_buffer.narrow(0, 0, rows);
-          auto in_block = [&](const std::optional<Tensor>& x) {
-            return x ? (*x)[t][s].narrow(0, row, rows) : Tensor();
+        const int64_t own = part % parts.of_rows;
+        Tensor dkeys = dk[own][t][s], dvalues = dv[own][t][s];
+        const Tensor q_rows = q[t][s].narrow(0, row, rows);
+        Tensor g_rows = g_buffer.narrow(0, 0, rows);
+        auto in_block = [&](const std::optional<Tensor>& x) {
+          return x ? (*x)[t][s].narrow(0, row, rows) : Tensor();
+        };
+        AT_DISPATCH_FLOATING_TYPES(q.scalar_type(), "undivided", [&] {
+          undivided<scalar_t>(grad[t][s].narrow(0, row, rows), in_block(result),
+                              in_block(denominator), g_rows.data_ptr<scalar_t>(),
+                              dtotal.data_ptr<scalar_t>());
+        });
+        Tensor dq_rows = dq[t][s].narrow(0, row, rows);
+        for (int64_t key = 0; key < length; key += kKeys) {
+          const Tile tile{row, rows, key, std::min(kKeys, length - key)};
+          const Tensor k_tile = keys.narrow(0, key, tile.keys);
+          auto buffer = [&](int64_t i) {
+            return buffers[i].narrow(0, 0, rows * tile.keys).view({rows, tile.keys});
           };
-          AT_DISPATCH_FLOATING_TYPES(q.scalar_type(), "undivided", [&] {
-            undivided<scalar_t>(grad[t][s].narrow(0, row, rows), in_block(result),
-                                in_block(denominator), g_rows.data_ptr<scalar_t>(),
-                                dtotal.data_ptr<scalar_t>());
+          Tensor weights = buffer(0), dweights = buffer(1);
+          at::mm_out(weights, q_rows, k_tile.t());
+          at::mm_out(dweights, g_rows, values.narrow(0, key, tile.keys).t());
+          AT_DISPATCH_FLOATING_TYPES(q.scalar_type(), "masked_attention_backward", [&] {
+            multiply_backward<scalar_t>(
+                layout, weights_of<scalar_t>(table[t], border[t]), tile,
+                weights.data_ptr<scalar_t>(), dweights.data_ptr<scalar_t>(),
+                dtotal.const_data_ptr<scalar_t>(),
+                weights_of<scalar_t>(dtable[part][t], dborder[part][t]));
           });
-          Tensor dq_rows = dq[t][s].narrow(0, row, rows);
-          for (int64_t key = 0; key < length; key += kKeys) {
-            const Tile tile{row, rows, key, std::min(kKeys, length - key)};
-            const Tensor k_tile = keys.narrow(0, key, tile.keys);
-            auto buffer = [&](int64_t i) {
-              return buffers[i].narrow(0, 0, rows * tile.keys).view({rows, tile.keys});
-            };
-            Tensor weights = buffer(0), dweights = buffer(1);
-            at::mm_out(weights, q_rows, k_tile.t());
-            at::mm_out(dweights, g_rows, values.narrow(0, key, tile.keys).t());
-            AT_DISPATCH_FLOATING_TYPES(q.scalar_type(), "masked_attention_backward", [&] {
-              multiply_backward<scalar_t>(
-                  layout, weights_of<scalar_t>(table[t], border[t]), tile,
-                  weights.data_ptr<scalar_t>(), dweights.data_ptr<scalar_t>(),
-                  dtotal.const_data_ptr<scalar_t>(),
-                  weights_of<scalar_t>(dtable[part][t], dborder[part][t]));
-            });
-            at::addmm_out(dq_rows, dq_rows, dweights, k_tile, key ? 1 : 0);
-            Tensor dk_tile = dkeys.narrow(0, key, tile.keys);
-            Tensor dv_tile = dvalues.narrow(0, key, tile.keys);
-            at::addmm_out(dk_tile, dk_tile, dweights.t(), q_rows);
-            at::addmm_out(dv_tile, dv_tile, weights.t(), g_rows);
-          }
+          at::addmm_out(dq_rows, dq_rows, dweights, k_tile, key ? 1 : 0);
+          Tensor dk_tile = dkeys.narrow(0, key, tile.keys);
+          Tensor dv_tile = dvalues.narrow(0, key, tile.keys);
+          at::addmm_out(dk_tile, dk_tile, dweights.t(), q_rows);
+          at::addmm_out(dv_tile, dv_tile, weights.t(), g_rows);
         }
-      }
+      });
     }
   });
-  auto all = [](const Tensor& x) { return x.size(0) == 1 ? x[0] : x.sum(0); };
-  return {dq, all(dk), all(dv), all(dtable), all(dborder)};
+  return {dq, all_parts(dk), all_parts(dv), all_parts(dtable), all_parts(dborder)};
 }
 
 }  // namespace

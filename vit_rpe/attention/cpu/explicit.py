@@ -29,7 +29,7 @@ from vit_rpe.precision import without_autocast
 from .. import structure
 from ..cost import PathCosts, explicit_cost
 from ..paths.recompute import differentiable_once, gradients_by_recomputing
-from ..plan import AttentionPlan, AttentionRequest, ConcretePath
+from ..plan import AttentionPlan, AttentionRequest, ConcretePath, KernelName
 from ..reference import safe_denominator
 from . import build
 
@@ -37,6 +37,7 @@ from . import build
 class CpuExplicit:
     """Toeplitz and Exponential masks, perhaps behind prefix tokens and with token weights."""
 
+    kernel: ClassVar[KernelName] = "linear"
     path: ClassVar[ConcretePath] = "explicit"
     name: ClassVar[str] = "cpu"
 
@@ -207,7 +208,7 @@ def _kernel_inputs(
     if call.features is not None:
         q, k = call.features(q, k)
     lead = offsets.shape[: -len(call.grid)]
-    weights = _border(border, call.prefix, lead, q.device)
+    weights = border_weights(border, call.prefix, lead, q.device)
     return tuple(x.to(call.dtype) for x in (q, k, v, _unfolded(offsets, call.grid), weights))
 
 
@@ -237,7 +238,7 @@ def _unfolded(offsets: Tensor, grid: tuple[int, ...]) -> Tensor:
     return tables.movedim(1, d).flatten(1)
 
 
-def _border(
+def border_weights(
     parts: Sequence[Tensor | None], p: int, lead: torch.Size, device: torch.device
 ) -> Tensor:
     """Row, column and corner of the border of each table, (T, 2 p + p p)."""

@@ -9,7 +9,7 @@ value columns.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, partial
 from math import prod
 from typing import Any
 
@@ -22,21 +22,30 @@ from ..paths.recompute import differentiable_once
 
 @cache
 def register_operators() -> None:
-    """Tell torch about `vit_rpe::explicit_grid` and `vit_rpe::scan_grid`, once."""
+    """Tell torch about `vit_rpe::explicit_grid`, `scan_grid` and `softmax_grid`, once."""
     ops = torch.ops.vit_rpe
     library = torch.library
     library.register_fake("vit_rpe::explicit_grid", _explicit_shapes)
     library.register_fake("vit_rpe::explicit_grid_backward", _explicit_backward_shapes)
     library.register_fake("vit_rpe::scan_grid", lambda q, k, v, *_: _like(v))
     library.register_fake("vit_rpe::scan_grid_backward", lambda _, *x: tuple(map(_like, x[:5])))
+    library.register_fake("vit_rpe::softmax_grid", _softmax_shapes)
+    library.register_fake("vit_rpe::softmax_grid_backward", _softmax_backward_shapes)
     library.register_autograd(
         "vit_rpe::explicit_grid", _explicit_backward, setup_context=_keep_explicit
     )
     library.register_autograd("vit_rpe::scan_grid", _scan_backward, setup_context=_keep_scan)
+    library.register_autograd(
+        "vit_rpe::softmax_grid", _softmax_backward, setup_context=_keep_softmax
+    )
     register_flop_formula(ops.explicit_grid)(_explicit_flops)
     register_flop_formula(ops.explicit_grid_backward)(_explicit_backward_flops)
     register_flop_formula(ops.scan_grid)(_scan_flops)
     register_flop_formula(ops.scan_grid_backward)(_scan_backward_flops)
+    register_flop_formula(ops.softmax_grid)(_explicit_flops)
+    register_flop_formula(ops.softmax_grid_backward)(
+        lambda grad, *shapes, **options: _explicit_backward_flops(*shapes, **options)
+    )
 
 
 def _like(x: Tensor) -> Tensor:
@@ -138,3 +147,44 @@ def _scan_flops(
 def _scan_backward_flops(grad: Sequence[int], *shapes: Any, **options: Any) -> int:
     """States are made again; each product has two gradients."""
     return 3 * _scan_flops(*shapes, **options)
+
+
+# --- softmax_grid(q, k, v, table, border, bias, grid, prefix, scale) -> result, lse -------------
+
+
+def _tokens_first(x: Tensor) -> Tensor:
+    """An empty (T, S, L, C) tensor like x, stored as (S, L, T, C)."""
+    tables, samples, length, channels = x.shape
+    return x.new_empty(samples, length, tables, channels).permute(2, 0, 1, 3)
+
+
+def _softmax_shapes(q: Tensor, k: Tensor, v: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
+    return _tokens_first(v), v.new_empty(v.shape[:-1])
+
+
+def _softmax_backward_shapes(
+    grad: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    table: Tensor,
+    border: Tensor,
+    bias: Tensor | None,
+    *_: Any,
+) -> tuple[Tensor, ...]:
+    tokens = map(_tokens_first, (q, k, v))
+    return *tokens, _like(table), _like(border), q.new_empty(0) if bias is None else _like(bias)
+
+
+def _keep_softmax(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    *tensors, grid, prefix, scale = inputs
+    ctx.save_for_backward(*tensors, *output)
+    ctx.options = grid, prefix, scale
+    ctx.mark_non_differentiable(output[1])
+
+
+@partial(differentiable_once, instead="VIT_RPE_NATIVE=0 in the environment")
+def _softmax_backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Any, ...]:
+    tensors = ctx.saved_tensors
+    *gradients, bias = torch.ops.vit_rpe.softmax_grid_backward(grad, *tensors, *ctx.options)
+    return *gradients, None if tensors[5] is None else bias, None, None, None

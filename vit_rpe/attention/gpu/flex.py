@@ -17,7 +17,7 @@ from vit_rpe.masks import Bordered, Mask, Toeplitz
 
 from .. import structure
 from ..cost import PathCosts, explicit_cost
-from ..plan import AttentionPlan, AttentionRequest, ConcretePath
+from ..plan import AttentionPlan, AttentionRequest, ConcretePath, KernelName
 
 # FlexAttention's kernels need at least this many features and channels.
 _LEAST_WIDTH = 16
@@ -26,6 +26,7 @@ _LEAST_WIDTH = 16
 class FlexExplicit:
     """Inference with a Toeplitz mask for each head, perhaps behind prefix tokens."""
 
+    kernel: ClassVar[KernelName] = "linear"
     path: ClassVar[ConcretePath] = "explicit"
     name: ClassVar[str] = "gpu"
     device: str = "cuda"

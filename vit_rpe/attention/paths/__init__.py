@@ -3,5 +3,6 @@
 from .explicit import TorchExplicit
 from .product import TorchProduct
 from .scan import TorchScan
+from .softmax import FusedSoftmax, TorchSoftmax
 
-__all__ = ["TorchExplicit", "TorchProduct", "TorchScan"]
+__all__ = ["FusedSoftmax", "TorchExplicit", "TorchProduct", "TorchScan", "TorchSoftmax"]

@@ -19,7 +19,7 @@ from vit_rpe.precision import autocast_dtype, without_autocast
 
 from .. import structure
 from ..cost import TILES_ALIVE, PathCosts, explicit_cost
-from ..plan import AttentionPlan, AttentionRequest, ConcretePath
+from ..plan import AttentionPlan, AttentionRequest, ConcretePath, KernelName
 from .recompute import recomputed
 
 # On a CPU, tiles in PyTorch take about this many times as long as the compiled ones.
@@ -29,6 +29,7 @@ _CPU_SLOWDOWN = 2.0
 class TorchExplicit:
     """Any mask, by its rows; the only path with dropout of single weights."""
 
+    kernel: ClassVar[KernelName] = "linear"
     path: ClassVar[ConcretePath] = "explicit"
     name: ClassVar[str] = "torch"
 
@@ -73,7 +74,7 @@ def explicit(
 
     Only tiles of A exist, some samples by some rows, and the backward pass makes them again.
     """
-    samples, rows = _tile(q, mask, budget)
+    samples, rows = tile_sizes(q, mask, budget)
     if samples is None:
         return _row_tiles(q, k, v, mask, None, rows, nonnegative, dropout)
     parts = [
@@ -125,9 +126,7 @@ def _one_tile(
     nonnegative: bool,
     dropout: float,
 ) -> tuple[Tensor, Tensor]:
-    slab = mask.rows(start, stop).to(q.device)
-    if samples is not None and slab.ndim >= q.ndim and slab.shape[0] > 1:
-        slab = slab[samples]
+    slab = of_samples(mask.rows(start, stop).to(q.device), samples, q)
     weights = (q @ k.mT) * slab
     if dropout > 0:  # the normalizer, v's last column, counts every key
         values = F.dropout(weights, dropout) @ v[..., :-1]
@@ -140,7 +139,13 @@ def _one_tile(
     return sums, torch.linalg.vector_norm(weights.detach().to(v.dtype), 1, dim=-1, keepdim=True)
 
 
-def _tile(q: Tensor, mask: Mask, budget: int) -> tuple[int | None, int]:
+def of_samples(slab: Tensor, samples: slice | None, q: Tensor) -> Tensor:
+    """What of a mask's rows belongs to the samples of a tile; None for all."""
+    own = samples is not None and slab.ndim >= q.ndim and slab.shape[0] > 1
+    return slab[samples] if own else slab
+
+
+def tile_sizes(q: Tensor, mask: Mask, budget: int) -> tuple[int | None, int]:
     """(samples, rows) of a tile within the budget; None for all samples at once."""
     if torch.compiler.is_exporting():  # the batch may be symbolic, and nothing may depend on it
         return None, mask.length

@@ -20,7 +20,7 @@ from vit_rpe.precision import has_float64, is_readable, without_autocast
 
 from .. import structure
 from ..cost import PathCosts, product_cost
-from ..plan import AttentionPlan, AttentionRequest, ConcretePath
+from ..plan import AttentionPlan, AttentionRequest, ConcretePath, KernelName
 from .explicit import explicit_rows, row_bytes
 from .recompute import recomputed
 
@@ -38,6 +38,7 @@ _FEW_ROWS = 64
 class TorchProduct:
     """Any mask, by its fast product."""
 
+    kernel: ClassVar[KernelName] = "linear"
     path: ClassVar[ConcretePath] = "product"
     name: ClassVar[str] = "torch"
 

@@ -23,11 +23,14 @@ def recomputed(function: Callable[..., Any], *args: Any, random: bool = False) -
     return checkpoint(function, *args, use_reentrant=False, preserve_rng_state=random)
 
 
-def differentiable_once(backward: Callable[..., Any]) -> Callable[..., Any]:
+def differentiable_once(
+    backward: Callable[..., Any],
+    instead: str = "path='product', or VIT_RPE_NATIVE=0 in the environment,",
+) -> Callable[..., Any]:
     """Make a hand-written backward pass refuse to be differentiated again.
 
     torch's `once_differentiable` notices only if the incoming gradient has a history, and drops
-    terms of the second derivative where it has none.
+    terms of the second derivative where it has none. `instead` names what can be differentiated.
     """
 
     @wraps(backward)
@@ -35,7 +38,7 @@ def differentiable_once(backward: Callable[..., Any]) -> Callable[..., Any]:
         if torch.is_grad_enabled():
             raise RuntimeError(
                 "vit_rpe's compiled attention can be differentiated once, and create_graph=True "
-                "asks for more; path='product', or VIT_RPE_NATIVE=0 in the environment, can"
+                f"asks for more; {instead} can"
             )
         return backward(ctx, *grads)
 

@@ -24,7 +24,7 @@ from vit_rpe.precision import without_autocast
 
 from .. import structure
 from ..cost import PathCosts, best_blocks, default_budget, default_costs, scan_cost, sum_cost
-from ..plan import AttentionPlan, AttentionRequest, ConcretePath
+from ..plan import AttentionPlan, AttentionRequest, ConcretePath, KernelName
 from .explicit import explicit
 from .product import absolute_bound
 from .recompute import recomputed
@@ -38,6 +38,7 @@ _FEW_BLOCKS = 128
 class TorchScan:
     """Ones, Causal and Exponential masks, also as terms of a Sum."""
 
+    kernel: ClassVar[KernelName] = "linear"
     path: ClassVar[ConcretePath] = "scan"
     name: ClassVar[str] = "torch"
 

@@ -20,8 +20,7 @@ from vit_rpe.features import FeatureMap
 from vit_rpe.masks import Bordered, Exponential, Mask, Toeplitz
 from vit_rpe.precision import without_autocast
 
-from ..reference import safe_denominator
-from ..softmax import log_weights, softmax_attention
+from ..reference import log_weights, safe_denominator
 from ..structure import common_dtype, split_border
 from .key_memory import RunningSum, Scratch, key_memory
 
@@ -154,12 +153,20 @@ class SoftmaxState:
         self._seen = now
         keys, values = self._keys[..., : p + now, :], self._values[..., : p + now, :]
         bias = self._bias[..., self._length - now :]
-        out = softmax_attention(q[..., p:, :], keys[..., p:, :], values[..., p:, :], bias)
+        out = _attend_with_bias(q[..., p:, :], keys[..., p:, :], values[..., p:, :], bias)
         if self._prefix_bias is None:
             return out
         bias = self._prefix_bias[..., : p + now]
-        return torch.cat([softmax_attention(q[..., :p, :], keys, values, bias), out], -2)
+        return torch.cat([_attend_with_bias(q[..., :p, :], keys, values, bias), out], -2)
 
     def reset(self) -> None:
         self._keys = self._values = None
         self._seen = 0
+
+
+def _attend_with_bias(q: Tensor, k: Tensor, v: Tensor, bias: Tensor) -> Tensor:
+    """Softmax attention of some queries; one that sees nothing gets zeros."""
+    # expanded by hand: the fused kernels want whole leading dims
+    bias = bias.to(q.dtype).expand(*q.shape[:-1], k.shape[-2])
+    out = F.scaled_dot_product_attention(q, k, v, attn_mask=bias)
+    return out.masked_fill((bias == -torch.inf).all(-1, keepdim=True), 0.0)

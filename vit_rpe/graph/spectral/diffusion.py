@@ -51,6 +51,7 @@ class Diffusion(GraphMask):
         lam: float | Tensor = 1.0,
         kind: str = "laplacian",
         tol: float = 1e-8,
+        nonnegative: bool = False,
     ):
         if kind not in KINDS:
             raise ValueError(f"kind must be one of {', '.join(KINDS)}, got {kind!r}")
@@ -62,6 +63,7 @@ class Diffusion(GraphMask):
         self.tol = tol
         self.roundoff = tol
         self.lam = as_values(lam, "lam")
+        self.nonnegative = nonnegative
         self.operator = Operator(graph, KINDS[kind])
 
     @property

@@ -22,11 +22,12 @@ class Hypercube(GraphMask):
 
     tensor_names = ("lam",)
 
-    def __init__(self, dim: int, lam: float | Tensor = 1.0):
+    def __init__(self, dim: int, lam: float | Tensor = 1.0, *, nonnegative: bool = False):
         self.dim = as_count(dim, "dim", least=0)
         self.length = 2**dim
         self.lam = as_values(lam, "lam")
         self.absolute = False
+        self.nonnegative = nonnegative
 
     @property
     def batch_shape(self) -> torch.Size:

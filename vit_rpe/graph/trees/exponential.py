@@ -37,6 +37,7 @@ class TreeExponential(GraphMask):
         num_nodes: int | None = None,
         a: float | Tensor = -1.0,
         b: float | Tensor = 0.0,
+        nonnegative: bool = False,
     ):
         graph = as_graph(
             edge_index, edge_weight, num_nodes=num_nodes, nonnegative=False, learnable=True
@@ -48,6 +49,7 @@ class TreeExponential(GraphMask):
         self.edge_weight = graph.weights
         self.a = as_values(a, "a")
         self.b = as_values(b, "b")
+        self.nonnegative = nonnegative
         self.check_shapes()
 
     def check_shapes(self) -> None:

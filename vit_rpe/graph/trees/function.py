@@ -55,12 +55,14 @@ class TreeFunction(GraphMask):
         *,
         num_nodes: int | None = None,
         algorithm: str = "auto",
+        nonnegative: bool = False,
     ):
         if algorithm not in ALGORITHMS:
             raise ValueError(f"algorithm must be one of {', '.join(ALGORITHMS)}, got {algorithm!r}")
         self.forest = Forest(edge_index, num_nodes=num_nodes)
         self.length = self.forest.num_nodes
         self.values = as_values(values, "values")
+        self.nonnegative = nonnegative
         self.check_shapes()
         small = self.forest.diameter <= _ROUND * self._rounds
         self.by_histogram = algorithm == "histogram" or (algorithm == "auto" and small)

@@ -33,7 +33,14 @@ class WalkKernel(GraphMask):
 
     tensor_names = ("lam",)
 
-    def __init__(self, walks: Walks | Visits, lam: float | Tensor = 1.0, alpha: float = 1.0):
+    def __init__(
+        self,
+        walks: Walks | Visits,
+        lam: float | Tensor = 1.0,
+        alpha: float = 1.0,
+        *,
+        nonnegative: bool = False,
+    ):
         if not isinstance(walks, Visits):
             check_walks(walks, "walks")
         if not isinstance(alpha, int | float) or not alpha >= 0:
@@ -43,6 +50,7 @@ class WalkKernel(GraphMask):
         self.length = self.visits.pattern.shape[0]
         self.lam = as_values(lam, "lam")
         self.alpha = alpha
+        self.nonnegative = nonnegative
 
     @property
     def batch_shape(self) -> torch.Size:
@@ -146,7 +154,7 @@ class RandomWalkMask:
             edge_index, edge_weight, num_nodes=num_nodes,
             num_walks=self.num_walks, num_steps=self.num_steps, seed=self.seed,
         )  # fmt: skip
-        return WalkKernel(walks, self.lam, self.alpha)
+        return WalkKernel(walks, self.lam, self.alpha, nonnegative=self.lam >= 0)
 
     def redrawn(self) -> RandomWalkMask:
         """Return the same maker with a new seed, from torch's generator (`torch.manual_seed`)."""

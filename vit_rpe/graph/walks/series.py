@@ -30,7 +30,9 @@ class SeriesKernel(GraphMask):
 
     tensor_names = ("coefficients",)
 
-    def __init__(self, walks: Walks, others: Walks, coefficients: Tensor):
+    def __init__(
+        self, walks: Walks, others: Walks, coefficients: Tensor, *, nonnegative: bool = False
+    ):
         check_walks(walks, "walks")
         check_walks(others, "others")
         if walks.nodes.shape[::2] != others.nodes.shape[::2]:
@@ -44,6 +46,7 @@ class SeriesKernel(GraphMask):
         self.length = walks.num_nodes
         self.left, self.right = (Visits.of(w, unbiased=True) for w in (walks, others))
         self.coefficients = as_values(coefficients, "coefficients")
+        self.nonnegative = nonnegative
         self.check_shapes()
 
     def check_shapes(self) -> None:
