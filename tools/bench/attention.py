@@ -3,6 +3,7 @@
     python tools/bench/attention.py --json bench.json --plot bench.png
     python tools/bench/attention.py --quick
     python tools/bench/attention.py --cases 56x56:12:64:64 --only sdpa,offset/auto,scan
+    python tools/bench/attention.py --cases 28x28:12:64:64 --only sdpa,sdpa+bias,softmax/offset
 
 Contestants take turns, so that a busy moment of the machine hits them all, and medians are
 compared within one run. Forward is timed without gradients, forward + backward with gradients to
@@ -54,7 +55,12 @@ from tools.bench.harness import (
     write_report,
 )
 from tools.common.command_line import new_file, positive_number
-from vit_rpe.attention import AttentionRequest, masked_linear_attention, plan_attention
+from vit_rpe.attention import (
+    AttentionRequest,
+    masked_linear_attention,
+    masked_softmax_attention,
+    plan_attention,
+)
 from vit_rpe.attention.cost import default_budget
 from vit_rpe.attention.paths.product import columns_within
 from vit_rpe.attention.plan import PathName
@@ -155,6 +161,13 @@ def softmax_with_bias(x: Inputs) -> Contestant:
     return Contestant(call, [q, k, v, table])
 
 
+def softmax_with_mask(mask: str, x: Inputs) -> Contestant:
+    """`masked_softmax_attention`: the same with the mask of a module."""
+    q, k, v, rpe = x.queries, x.keys, x.v, x.rpe[mask]
+    leaves = [q, k, v, *rpe.parameters()]
+    return Contestant(lambda: masked_softmax_attention(q, k, v, rpe()), leaves)
+
+
 def offset_index(grid: tuple[int, ...], device: torch.device) -> Tensor:
     """The place of each pair's offset in a flat table of offsets, (L, L)."""
     sides = [2 * n - 1 for n in grid]
@@ -216,6 +229,7 @@ def transforms(x: Inputs) -> Contestant:
 
 def _contestants() -> dict[str, Callable[[Inputs], Contestant]]:
     makers = {"sdpa": softmax, "sdpa+bias": softmax_with_bias, "linear": linear}
+    makers |= {f"softmax/{mask}": partial(softmax_with_mask, mask) for mask in ("offset", "exp")}
     makers |= {"fft": transforms, "exp4/scan": partial(masked, "exp4", "scan")}
     for mask, paths in PATHS.items():
         makers[f"{mask}/dense"] = partial(dense, mask)

@@ -160,7 +160,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> backward(
   if (any_result) result = row_contiguous(*any_result);
   const Layout layout{prefix, slices, cells};
   const int64_t tables = q.size(0), samples = q.size(1), length = q.size(2);
-  const Parts parts(tables, samples, length, at::get_num_threads());
+  const Parts parts(tables, samples, length, kRows, at::get_num_threads());
   Tensor dq = at::empty(q.sizes(), q.options());
   Tensor dk = at::zeros({parts.of_rows, tables, samples, length, k.size(3)}, k.options());
   Tensor dv = at::zeros({parts.of_rows, tables, samples, length, v.size(3)}, v.options());

@@ -14,9 +14,14 @@ namespace vit_rpe {
 
 using at::Tensor;
 
-constexpr int64_t kRows = 256, kKeys = 512;  // of a tile: half a megabyte in float32
+constexpr int64_t kRows = 256, kKeys = 512;  // of the largest tile: half a megabyte in float32
 
 inline int64_t quotient(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+// The size of equal blocks of a length, at most `most` long: no thin one is left at the end.
+inline int64_t even_block(int64_t length, int64_t most) {
+  return quotient(length, quotient(length, most));
+}
 
 // Neighbors in a row of the mask: their first key, and where their weights begin, in the table or
 // in the border. `step` is 0 where they all have one weight.
@@ -68,10 +73,10 @@ inline Tensor row_contiguous(const Tensor& x) { return x.stride(-1) == 1 ? x : x
 // each of which adds to its own gradients of the table and, where samples are cut, of k and v. There
 // are parts enough for all cores, and they depend only on their number.
 struct Parts {
-  int64_t samples, length, row_blocks, of_samples, of_rows;
+  int64_t samples, length, block, row_blocks, of_samples, of_rows;
 
-  Parts(int64_t tables, int64_t samples, int64_t length, int64_t threads)
-      : samples(samples), length(length), row_blocks(quotient(length, kRows)) {
+  Parts(int64_t tables, int64_t samples, int64_t length, int64_t block, int64_t threads)
+      : samples(samples), length(length), block(block), row_blocks(quotient(length, block)) {
     const int64_t wanted = quotient(threads, std::max<int64_t>(tables, 1));
     of_samples = std::max<int64_t>(std::min(wanted, samples), 1);  // or an empty batch
     of_rows = std::min(quotient(wanted, of_samples), row_blocks);
@@ -85,7 +90,7 @@ struct Parts {
     const int64_t sp = part / of_rows, rp = part % of_rows;
     for (int64_t s = sp * samples / of_samples; s < (sp + 1) * samples / of_samples; ++s) {
       for (int64_t b = rp * row_blocks / of_rows; b < (rp + 1) * row_blocks / of_rows; ++b) {
-        visit(s, b * kRows, std::min(kRows, length - b * kRows));
+        visit(s, b * block, std::min(block, length - b * block));
       }
     }
   }

@@ -262,21 +262,23 @@ std::tuple<Tensor, Tensor> forward(const Tensor& any_q, const Tensor& any_k, con
   if (any_bias) bias = any_bias->contiguous();
   const Unfolding unfolding(grid);
   const Layout layout = unfolding.layout(prefix);
-  const int64_t samples = q.size(1), length = q.size(2), row_blocks = quotient(length, kRows);
+  const int64_t samples = q.size(1), length = q.size(2);
+  const int64_t block = even_block(length, kRows), row_blocks = quotient(length, block);
+  const int64_t key_block = even_block(length, kKeys);
   Tensor result = tokens_first(v);
   Tensor lse = at::empty({q.size(0), samples, length}, v.options());
   at::parallel_for(0, q.size(0) * samples * row_blocks, 1, [&](int64_t begin, int64_t end) {
     at::AutoDispatchBelowADInplaceOrView plain;  // threads know no mode of their caller
-    Tensor buffer = at::empty({kRows * std::min(kKeys, length)}, q.options());
-    Tensor sums_buffer = at::empty({kRows, v.size(3)}, q.options());
-    Tensor row_buffer = at::empty({2, kRows}, q.options());
+    Tensor buffer = at::empty({block * key_block}, q.options());
+    Tensor sums_buffer = at::empty({block, v.size(3)}, q.options());
+    Tensor row_buffer = at::empty({2, block}, q.options());
     Tensor unfolded = at::empty({unfolding.size()}, q.options());
     AT_DISPATCH_FLOATING_TYPES(q.scalar_type(), "softmax_grid", [&] {
-      scalar_t *top = row_buffer.data_ptr<scalar_t>(), *total = top + kRows;
+      scalar_t *top = row_buffer.data_ptr<scalar_t>(), *total = top + block;
       int64_t table_at_hand = -1;
       for (int64_t unit = begin; unit < end; ++unit) {
         const int64_t item = unit / row_blocks, t = item / samples, s = item % samples;
-        const int64_t row = unit % row_blocks * kRows, rows = std::min(kRows, length - row);
+        const int64_t row = unit % row_blocks * block, rows = std::min(block, length - row);
         if (t != table_at_hand) {
           unfolding.unfold(table[t].const_data_ptr<scalar_t>(), unfolded.data_ptr<scalar_t>());
           table_at_hand = t;
@@ -285,8 +287,8 @@ std::tuple<Tensor, Tensor> forward(const Tensor& any_q, const Tensor& any_k, con
         const scalar_t* key_bias = of_item<scalar_t>(bias, item);
         const Tensor q_rows = q[t][s].narrow(0, row, rows), keys = k[t][s], values = v[t][s];
         Tensor sums = sums_buffer.narrow(0, 0, rows);
-        for (int64_t key = 0; key < length; key += kKeys) {
-          const Tile tile{row, rows, key, std::min(kKeys, length - key)};
+        for (int64_t key = 0; key < length; key += key_block) {
+          const Tile tile{row, rows, key, std::min(key_block, length - key)};
           Tensor weights = buffer.narrow(0, 0, rows * tile.keys).view({rows, tile.keys});
           at::addmm_out(weights, weights, q_rows, keys.narrow(0, key, tile.keys).t(), 0, scale);
           weigh<scalar_t>(layout, mask, key_bias == nullptr ? nullptr : key_bias + key, tile,
@@ -320,7 +322,8 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> backward(
   const Unfolding unfolding(grid);
   const Layout layout = unfolding.layout(prefix);
   const int64_t tables = q.size(0), samples = q.size(1), length = q.size(2);
-  const Parts parts(tables, samples, length, at::get_num_threads());
+  const int64_t block = even_block(length, kRows), key_block = even_block(length, kKeys);
+  const Parts parts(tables, samples, length, block, at::get_num_threads());
   Tensor dq = tokens_first(q);
   Tensor dk = at::zeros({parts.of_rows, samples, length, tables, k.size(3)}, k.options());
   Tensor dv = at::zeros({parts.of_rows, samples, length, tables, v.size(3)}, v.options());
@@ -331,8 +334,8 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> backward(
   if (bias) dbias = at::zeros({parts.of_rows, tables, samples, length}, bias->options());
   at::parallel_for(0, tables * parts.count(), 1, [&](int64_t begin, int64_t end) {
     at::AutoDispatchBelowADInplaceOrView plain;  // threads know no mode of their caller
-    Tensor buffers = at::empty({2, kRows * std::min(kKeys, length)}, q.options());
-    Tensor delta_buffer = at::empty({kRows}, q.options());
+    Tensor buffers = at::empty({2, block * key_block}, q.options());
+    Tensor delta_buffer = at::empty({block}, q.options());
     Tensor unfolded = at::empty({2, unfolding.size()}, q.options());
     AT_DISPATCH_FLOATING_TYPES(q.scalar_type(), "softmax_grid_backward", [&] {
       scalar_t* delta = delta_buffer.data_ptr<scalar_t>();
@@ -352,8 +355,8 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> backward(
           Tensor dq_rows = dq[t][s].narrow(0, row, rows);
           Tensor dkeys = dk[own][t][s], dvalues = dv[own][t][s];
           row_dots<scalar_t>(g_rows, result[t][s].narrow(0, row, rows), delta);
-          for (int64_t key = 0; key < length; key += kKeys) {
-            const Tile tile{row, rows, key, std::min(kKeys, length - key)};
+          for (int64_t key = 0; key < length; key += key_block) {
+            const Tile tile{row, rows, key, std::min(key_block, length - key)};
             const Tensor k_tile = keys.narrow(0, key, tile.keys);
             auto buffer = [&](int64_t i) {
               return buffers[i].narrow(0, 0, rows * tile.keys).view({rows, tile.keys});
