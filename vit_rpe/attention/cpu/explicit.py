@@ -42,21 +42,14 @@ class CpuExplicit:
     name: ClassVar[str] = "cpu"
 
     def supports(self, request: AttentionRequest) -> str | None:
-        if request.device.type != "cpu":
-            return f"runs on a CPU, and the tensors are on {request.device.type}"
-        mask = structure.without_token_weights(request.mask)
-        _, inner = structure.split_border(mask)
-        if not isinstance(inner, Toeplitz | Exponential):
-            return f"needs a Toeplitz or Exponential mask, got {type(inner).__name__}"
-        if mask.batch_shape != inner.batch_shape:
-            return "needs a border with the leading dims of its table"
-        if request.dropout > 0:
-            return "has no dropout of weights"
+        refusal = no_table(request)
+        if refusal is not None:
+            return refusal
         if request.floor and structure.has_token_weights(request.mask):
             return "has no floor under token weights"
         if request.autocast == torch.bfloat16:
             return "computes in float32, and autocast asks for bfloat16"
-        if request.budget is not None and 3 * _table_bytes(inner, request) > request.budget:
+        if request.budget is not None and 3 * table_bytes(request) > request.budget:
             return f"needs more than the budget of {request.budget} bytes for its table"
         return unavailable(request)
 
@@ -80,6 +73,19 @@ class CpuExplicit:
         floor, nonnegative = request.floor, request.nonnegative
         with without_autocast(q.device.type):
             return attend_on_grid(q, k, v, mask, dtype, features, floor, nonnegative)
+
+
+def no_table(request: AttentionRequest) -> str | None:
+    """Say why the tiles of a table cannot serve a request; None if they can."""
+    if request.device.type != "cpu":
+        return f"runs on a CPU, and the tensors are on {request.device.type}"
+    mask = structure.without_token_weights(request.mask)
+    _, inner = structure.split_border(mask)
+    if not isinstance(inner, Toeplitz | Exponential):
+        return f"needs a Toeplitz or Exponential mask, got {type(inner).__name__}"
+    if mask.batch_shape != inner.batch_shape:
+        return "needs a border with the leading dims of its table"
+    return "has no dropout of weights" if request.dropout > 0 else None
 
 
 def unavailable(request: AttentionRequest) -> str | None:
@@ -250,7 +256,10 @@ def border_weights(
     return torch.cat([x.reshape(prod(lead), -1) for x in weights], 1)
 
 
-def _table_bytes(mask: Toeplitz | Exponential, request: AttentionRequest) -> int:
+def table_bytes(request: AttentionRequest) -> int:
+    """Bytes of all tables, written out."""
+    mask = request.leaf
+    assert isinstance(mask, Toeplitz | Exponential)
     cells = prod(mask.grid[1:])
     return prod(mask.batch_shape) * 2 * mask.grid[0] * cells**2 * request.dtype.itemsize
 

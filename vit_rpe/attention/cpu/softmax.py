@@ -21,7 +21,7 @@ from .. import structure
 from ..cost import PathCosts, explicit_cost
 from ..plan import AttentionPlan, AttentionRequest, ConcretePath, KernelName
 from ..reference import log_weights
-from .explicit import TableGroups, border_weights, unavailable
+from .explicit import TableGroups, border_weights, no_table, table_bytes, unavailable
 
 # Bytes that all tables may take, written out, without a budget.
 _MOST_TABLE_BYTES = 1 << 30
@@ -35,18 +35,11 @@ class CpuSoftmax:
     name: ClassVar[str] = "cpu"
 
     def supports(self, request: AttentionRequest) -> str | None:
-        if request.device.type != "cpu":
-            return f"runs on a CPU, and the tensors are on {request.device.type}"
-        mask = structure.without_token_weights(request.mask)
-        _, inner = structure.split_border(mask)
-        if not isinstance(inner, Toeplitz | Exponential):
-            return f"needs a Toeplitz or Exponential mask, got {type(inner).__name__}"
-        if mask.batch_shape != inner.batch_shape:
-            return "needs a border with the leading dims of its table"
-        if request.dropout > 0:
-            return "has no dropout of weights"
+        refusal = no_table(request)
+        if refusal is not None:
+            return refusal
         budget = _MOST_TABLE_BYTES if request.budget is None else request.budget
-        if _table_bytes(inner, request) > budget:
+        if 2 * table_bytes(request) > budget:  # with their gradients
             return f"needs more than {budget} bytes for its table"
         return unavailable(request)
 
@@ -91,9 +84,3 @@ def _attend_on_grid(
     q, k, v = (groups.split(x.to(dtype)) for x in (q, k, v))
     operator = torch.ops.vit_rpe.softmax_grid
     return groups.join(operator(q, k, v, logs, border_logs, bias, table.grid, prefix, scale)[0])
-
-
-def _table_bytes(mask: Toeplitz | Exponential, request: AttentionRequest) -> int:
-    """What all tables take, written out, with their gradients; each thread has one at a time."""
-    cells = prod(mask.grid[1:])
-    return prod(mask.batch_shape) * 4 * mask.grid[0] * cells**2 * request.dtype.itemsize
