@@ -8,7 +8,7 @@ import torch
 
 from tests.tracing import PACKAGE, files_of
 from vit_rpe import masks
-from vit_rpe.attention import masked_linear_attention
+from vit_rpe.attention import masked_linear_attention, masked_softmax_attention
 from vit_rpe.features import ReLUFeatures
 from vit_rpe.rpe import Border, ExponentialRPE, OffsetRPE
 
@@ -35,6 +35,18 @@ def test_from_a_parameter_to_a_product_and_back(rpe, path, grid):
         masked_linear_attention(q, k, v, mask, features=features, path=path).sum().backward()
 
     work()  # kernels are built, and the plan is made
+    files = files_of(work)
+    assert len(files) <= MOST_FILES, files
+
+
+def test_from_a_parameter_to_softmax_and_back():
+    module, border = OffsetRPE((6, 5), 3), Border(1, 3)
+    q, k, v = (torch.randn(2, 3, 31, 8, requires_grad=True) for _ in range(3))
+
+    def work() -> None:
+        masked_softmax_attention(q, k, v, border(module())).sum().backward()
+
+    work()
     files = files_of(work)
     assert len(files) <= MOST_FILES, files
 

@@ -171,6 +171,7 @@ def test_plans_are_kept_and_tell_calls_apart(monkeypatch):
         request(mask, 3, 8, 8, autocast=torch.bfloat16),
         request(mask, 3, 8, 8, dtype=torch.float64),
         request(mask, 3, 8, 8, device="cuda"),
+        request(mask, 3, 8, 8, kernel="softmax"),
         request(mask, 3, 8, 9),
         request(mask, 3, 9, 8),
         request(mask, 6, 8, 8),
@@ -283,6 +284,15 @@ class TestExplain:
         masked = timm.create_model(MODEL, depth=1)
         assert explanation(masked.blocks[0].attn).startswith("MaskedLinearAttention: explicit")
         assert "no attention layer" in explanation(torch.nn.Linear(2, 3))
+
+    @needs_native
+    def test_covers_softmax(self):
+        model = timm.create_model("vit_rpe2d_tiny_patch16_224", depth=2)
+        text = explanation(model)
+        assert text.startswith("blocks.0.attn to blocks.1.attn (2 layers): softmax, explicit path")
+        assert "in C++, on cpu" in text and "not     explicit in PyTorch's fused attention" in text
+        assert "scan" not in text  # forms of the other kernel have nothing to say
+        assert "plain PyTorch, on cuda" in explanation(model, device="cuda")
 
 
 def test_a_sum_of_decays_is_scanned():
