@@ -13,7 +13,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.vit_rpe-installed
 # Two processes with one thread each: more threads than cores would only get in each other's way.
-PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup
+PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 
 # What differs most without the C++ operators.
 PLAIN := tests/attention/test_plan.py tests/attention/test_paths.py tests/layers tests/models/test_stream.py

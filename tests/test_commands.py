@@ -24,8 +24,6 @@ import pytest
 
 from tests.training.launch import launch
 
-pytestmark = pytest.mark.xdist_group("commands")  # one test reads what another has made
-
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 BLOCK = re.compile(r"(?:<!-- (?P<mark>[^\n]*) -->\n)?```sh\n(?P<text>.*?)```", re.DOTALL)
@@ -90,17 +88,13 @@ def folder(tmp_path_factory) -> Path:
 
 
 @pytest.mark.slow
-def test_the_commands_run_as_written(folder):
+def test_the_commands_run_as_written_and_the_examples_after_them(folder, monkeypatch):
     for block in filter(lambda each: each.is_run, ALL):
         for words in block.commands():
             [(code, shown)] = launch(run_command, str(folder), words)
             assert code == 0, f"{block.page}: {' '.join(words)}\n{shown[-2000:]}"
     for made in ("runs/quickstart", "runs/short", "results/short/results.csv", "docs/masks.png"):
         assert (folder / made).exists(), made
-
-
-@pytest.mark.slow
-def test_the_examples_of_training_run_after_them(folder, monkeypatch):
     monkeypatch.chdir(folder)
     names: dict = {}
     text = (ROOT / "docs" / "training.md").read_text()
