@@ -1,4 +1,4 @@
-"""Train a timm model by a recipe.
+"""`vit-rpe train` from a checkout.
 
 python train.py --recipe recipes/quickstart.yaml epochs=5
 accelerate launch train.py --recipe recipes/quickstart.yaml
@@ -12,10 +12,9 @@ def main() -> int:
     for each in (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT):
         signal.signal(each, lambda *_: sys.exit(75))  # while imports take their time
 
-    import vit_rpe  # noqa: F401  registers the models with timm
-    from vit_rpe.training import main
+    from vit_rpe.cli import run
 
-    return main()
+    return run("train", called="train.py")
 
 
 if __name__ == "__main__":

@@ -2,10 +2,10 @@
 
 A block of shell commands is run as it stands, unless a comment before it says otherwise:
 
-    <!-- run with ARGUMENTS: why -->   adds them to each call of train.py
+    <!-- run with ARGUMENTS: why -->   adds them to each call of train.py and `vit-rpe train`
     <!-- not run: why -->
 
-`python X` runs X in a process that is forked from one which has imported everything.
+`python X` and `vit-rpe X` run X in a process that is forked from one which has imported everything.
 """
 
 from __future__ import annotations
@@ -21,8 +21,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+import torch
 
+from tests.data.samples import encoded
+from tests.data.video_samples import video
 from tests.training.launch import launch
+from vit_rpe.cli import main
+from vit_rpe.inference import predict
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -44,7 +49,11 @@ class Block:
         found = MARK.fullmatch(self.mark)
         more = shlex.split(found["more"]) if found is not None and found["more"] else []
         commands = [shlex.split(line, comments=True) for line in self.text.splitlines()]
-        return [words + (more if "train.py" in words else []) for words in commands if words]
+        return [words + (more if _trains(words) else []) for words in commands if words]
+
+
+def _trains(words: list[str]) -> bool:
+    return words[:2] in (["python", "train.py"], ["vit-rpe", "train"])
 
 
 def blocks(page: Path) -> list[Block]:
@@ -59,19 +68,22 @@ def test_every_block_is_run_or_says_why_not():
     for block in ALL:
         assert not block.mark or MARK.fullmatch(block.mark), block
         if block.is_run:
-            assert all(words[0] == "python" for words in block.commands()), block
+            assert all(words[0] in ("python", "vit-rpe") for words in block.commands()), block
     assert sum(block.is_run for block in ALL) >= 8
 
 
 def run_command(folder: str, words: list[str]) -> tuple[int, str]:
-    """`python FILE ARGUMENTS` in a folder, as if it had been typed there."""
+    """`python FILE ARGUMENTS` or `vit-rpe ARGUMENTS` in a folder, as if it was typed there."""
     os.chdir(folder)
-    sys.argv, sys.path[0] = words[1:], str(Path(words[1]).resolve().parent)
     shown = io.StringIO()
     code: object = 0
     with contextlib.redirect_stdout(shown), contextlib.redirect_stderr(shown):
         try:
-            runpy.run_path(words[1], run_name="__main__")
+            if words[0] == "vit-rpe":
+                code = main(words[1:])
+            else:
+                sys.argv, sys.path[0] = words[1:], str(Path(words[1]).resolve().parent)
+                runpy.run_path(words[1], run_name="__main__")
         except SystemExit as stop:
             code = stop.code
     return 0 if code is None else int(str(code) if str(code).isdigit() else 1), shown.getvalue()
@@ -84,6 +96,10 @@ def folder(tmp_path_factory) -> Path:
     for name in ("train.py", "tools", "recipes"):
         (place / name).symlink_to(ROOT / name)
     (place / "docs").mkdir()
+    (place / "photos").mkdir()
+    for name in ("photo.jpg", "photos/one.jpg", "photos/two.png"):
+        (place / name).write_bytes(encoded(len(name), Path(name).suffix[1:].replace("jpg", "jpeg")))
+    (place / "clip.mp4").write_bytes(video(40))
     return place
 
 
@@ -97,7 +113,14 @@ def test_the_commands_run_as_written_and_the_examples_after_them(folder, monkeyp
         assert (folder / made).exists(), made
     monkeypatch.chdir(folder)
     names: dict = {}
-    text = (ROOT / "docs" / "training.md").read_text()
-    for example in re.findall(r"```python\n(.*?)```", text, re.DOTALL):
-        exec(example, names)
-    assert names["name"] in list("0123456789")
+    for page in ("predict.md", "training.md"):
+        text = (ROOT / "docs" / page).read_text()
+        for example in re.findall(r"```python\n(.*?)```", text, re.DOTALL):
+            exec(example, names)
+        assert names["name"] in list("0123456789")
+    torch.testing.assert_close(names["same"], torch.from_numpy(names["logits"]))
+    classifier = names["classifier"]
+    shown = [next(predict(classifier, ["photo.jpg"], top_k=10)).guesses]
+    logits = torch.from_numpy(names["logits"]).softmax(-1)[0]  # by the preprocessing of the page
+    for guess in shown[0]:
+        assert guess.probability == pytest.approx(logits[guess.index].item(), abs=1e-4)

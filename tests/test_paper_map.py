@@ -56,5 +56,5 @@ def test_what_is_implemented_has_code_and_a_test(row):
 
 
 def test_both_tables_are_read():
-    assert len(rows("Implemented")) >= 25 and len(rows("Not there yet")) >= 3
+    assert len(rows("Implemented")) >= 25 and len(rows("Not there yet")) >= 1
     assert all(len(row) == 3 for row in rows("Not there yet"))

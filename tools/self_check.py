@@ -1,170 +1,25 @@
-"""Checks the numbers on this machine: every path of attention against the definition.
+"""`vit-rpe check` from a checkout, and a picture of the masks: python tools/self_check.py"""
 
-    python tools/self_check.py
-
-Prints errors and times, ends with PASS or FAIL (exit code 1), and draws the masks.
-"""
-
-from __future__ import annotations
-
+import argparse
 import sys
-import time
-from collections.abc import Callable
-from dataclasses import dataclass
-from math import prod
 from pathlib import Path
-from statistics import median
-
-import torch
-import torch.nn.functional as F
-from torch import Tensor
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the checkout: tools, vit_rpe
 
-import vit_rpe
-from tools.common.command_line import Parser
 from tools.figures.masks import draw_masks
-from vit_rpe.attention import (
-    AttentionRequest,
-    masked_attention,
-    masked_linear_attention,
-    plan_attention,
-)
-from vit_rpe.attention.plan import PathName
-from vit_rpe.features import ReLUFeatures
-from vit_rpe.masks import Bordered, Exponential
-from vit_rpe.rpe import DistanceRPE, ExponentialRPE, GridRPE, OffsetRPE
-
-GRIDS = [(14, 14), (32, 32)]
-HEADS, FEATURES, CHANNELS = 4, 32, 32
-RELU = ReLUFeatures()
-PREFIX = 1  # a class token
-TOLERANCE = 1e-4
-
-
-@dataclass
-class Result:
-    mask: str
-    path: str
-    error: float
-    seconds: float
-
-    def passed(self) -> bool:
-        return self.error <= TOLERANCE  # NaN is an error, too
-
-
-@torch.inference_mode()
-def check_grid(grid: tuple[int, ...]) -> tuple[float, list[Result]]:
-    """The time of softmax attention, to compare; and every mask on every path that it allows."""
-    length = PREFIX + prod(grid)
-    q, k = torch.randn(2, 1, HEADS, length, FEATURES).relu()
-    v = torch.randn(1, HEADS, length, CHANNELS)
-    softmax = _seconds(lambda: F.scaled_dot_product_attention(q, k, v))
-    results = []
-    for name, rpe in _modules(grid).items():
-        expected = masked_attention(q.double(), k.double(), v.double(), Bordered(rpe(), PREFIX))
-        for path in _paths(rpe):
-            out = _attend(q, k, v, rpe, path)
-            error = (out - expected).norm(dim=-1) / expected.norm(dim=-1)
-            label = path
-            if path == "auto":
-                plan = plan_attention(
-                    AttentionRequest.of(q, k, v, Bordered(rpe(), PREFIX), features=RELU)
-                )
-                label = f"auto = {plan.path}"
-            seconds = _seconds(lambda rpe=rpe, path=path: _attend(q, k, v, rpe, path))
-            results.append(Result(name, label, error.max().item(), seconds))
-    return softmax, results
-
-
-def _modules(grid: tuple[int, ...]) -> dict[str, GridRPE]:
-    """The decaying start, shaken: a symmetric mask could hide a flipped sign or a swapped axis."""
-    modules: dict[str, GridRPE] = {
-        "OffsetRPE": OffsetRPE(grid, HEADS, init="decay"),
-        "DistanceRPE": DistanceRPE(grid, HEADS, init="decay"),
-        "ExponentialRPE": ExponentialRPE(grid, HEADS, init="decay"),
-        "ExponentialRPE, 1-sided": ExponentialRPE(grid, HEADS, init="decay", one_sided=(0,)),
-    }
-    for module in modules.values():
-        for parameter in module.parameters():
-            parameter.add_(0.1 * torch.randn_like(parameter))
-    return modules
-
-
-def _paths(rpe: GridRPE) -> list[PathName]:
-    paths: list[PathName] = ["explicit", "product", "auto"]
-    if isinstance(rpe(), Exponential):
-        paths.insert(2, "scan")
-    return paths
-
-
-def _attend(q: Tensor, k: Tensor, v: Tensor, rpe: GridRPE, path: PathName) -> Tensor:
-    """As in a forward pass: the mask is made again, and counts in the time."""
-    mask = Bordered(rpe(), PREFIX)
-    return masked_linear_attention(q, k, v, mask, features=RELU, path=path)
-
-
-def _seconds(run: Callable[[], object], repeats: int = 5, limit: float = 0.3) -> float:
-    """The median of some runs, fewer if they are slow."""
-    times: list[float] = []
-    run()
-    while len(times) < repeats and sum(times) < limit:
-        begin = time.perf_counter()
-        run()
-        times.append(time.perf_counter() - begin)
-    return median(times)
-
-
-def print_table(grid: tuple[int, ...], softmax: float, results: list[Result]) -> None:
-    tokens = f"{' x '.join(map(str, grid))} grid and a class token, {PREFIX + prod(grid)} tokens"
-    print(f"\n{tokens}\n{'mask':<25}{'path':<18}{'relative error':>14}{'median time':>15}")
-    print(f"{'no mask':<25}{'softmax by torch':<18}{'-':>14}{1e3 * softmax:>12.1f} ms")
-    previous = ""
-    for result in results:
-        mask = "" if result.mask == previous else result.mask
-        mark = "" if result.passed() else "  FAIL"
-        numbers = f"{result.error:>14.1e}{1e3 * result.seconds:>12.1f} ms"
-        print(f"{mask:<25}{result.path:<18}{numbers}{mark}")
-        previous = result.mask
+from vit_rpe.cli import run
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = Parser(description="Check every path of attention on this machine.")
-    parser.add_argument("--output", type=Path, default=Path("output/masks.png"), metavar="FILE")
-    parser.add_argument(
-        "--grid",
-        type=int,
-        nargs=2,
-        action="append",
-        metavar=("ROWS", "COLUMNS"),
-        help="tokens of an image; may be given several times (default: 14 14 and 32 32)",
-    )
-    args = parser.parse_args(argv)
-    torch.manual_seed(0)
-    torch.set_num_threads(1)  # on a busy machine, threads that wait for each other tell no time
-    print(
-        f"vit_rpe {vit_rpe.__version__}, torch {torch.__version__}; float32, forward, 1 thread; "
-        f"{HEADS} heads, {FEATURES} features, {CHANNELS} channels"
-    )
-    results: list[Result] = []
-    for grid in map(tuple, args.grid or GRIDS):
-        softmax, of_grid = check_grid(grid)
-        print_table(grid, softmax, of_grid)
-        results += of_grid
-
-    failed = sum(not result.passed() for result in results)
-    worst = max(result.error for result in results)
-    print(
-        f"\nFAIL: {failed} of {len(results)} errors are above {TOLERANCE:.0e}"
-        if failed
-        else f"\nPASS: every path agrees with the definition; the largest relative error is "
-        f"{worst:.1e} (allowed: {TOLERANCE:.0e})"
-    )
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--output", type=Path, default=Path("output/masks.png"))
+    args, others = parser.parse_known_args(argv)
+    code = run("check", others, called="self_check.py")
     try:
         print(f"Masks drawn: {draw_masks((8, 10), args.output)}")
     except ModuleNotFoundError as error:
         print(f"No picture: {error}")
-    return 1 if failed else 0
+    return code
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ Imports nothing of ours, so that every part of the package may use it.
 from __future__ import annotations
 
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 
 
@@ -28,3 +29,15 @@ def import_extra(module: str, extra: str, purpose: str) -> Any:
         raise MissingExtra(
             f"{purpose} needs {missing}{reason}: pip install 'vit_rpe[{extra}]'", name=missing
         ) from error
+
+
+def require_extra(extra: str, purpose: str, *modules: str) -> None:
+    """Raise MissingExtra if a module of an extra is not installed; none is imported.
+
+    For packages that are of no use without: they call it before they import anything else.
+    """
+    for module in modules:
+        if find_spec(module) is None:
+            raise MissingExtra(
+                f"{purpose} needs {module}: pip install 'vit_rpe[{extra}]'", name=module
+            )

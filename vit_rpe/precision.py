@@ -15,8 +15,20 @@ Method = TypeVar("Method", bound=Callable[..., Tensor])
 
 
 def has_float64(device: torch.device) -> bool:
-    """Tell whether tensors in float64 exist on the device."""
+    """Tell whether float64 exists on the device: Apple's and some of Intel's lack it."""
+    if device.type == "xpu" and torch.xpu.is_available():
+        return bool(torch.xpu.get_device_properties(device).has_fp64)
     return device.type != "mps"
+
+
+def to_float64(x: Tensor) -> Tensor:
+    """Return x in float64; raise ValueError on a device that does not have it."""
+    if not has_float64(x.device):
+        raise ValueError(
+            f"float32 does not hold the range of these features, and {x.device.type} has no "
+            "float64; use the CPU"
+        )
+    return x.double()
 
 
 def is_readable(x: Tensor) -> bool:
@@ -44,6 +56,12 @@ def autocast_dtype(device: str) -> torch.dtype | None:
     if not torch.amp.is_autocast_available(device) or not torch.is_autocast_enabled(device):
         return None
     return torch.get_autocast_dtype(device)
+
+
+@torch.compiler.assume_constant_result
+def tf32_allowed(device: str) -> bool:
+    """Tell whether products of float32 on a kind of device may be rounded to TF32."""
+    return device == "cuda" and bool(torch.backends.cuda.matmul.allow_tf32)
 
 
 def without_autocast(device: str) -> AbstractContextManager:

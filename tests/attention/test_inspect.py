@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from tests.zoo import BATCH, HEADS, ZOO, rand, randn
-from vit_rpe.attention import attention_columns, attention_rows, attention_topk
+from vit_rpe.attention import attention_columns, attention_rows, attention_topk, masked_softmax
 from vit_rpe.masks import Mask, Padding, Toeplitz
 
 
@@ -53,3 +53,13 @@ def test_index_outside_is_refused(index):
             part(q, q, Toeplitz(torch.ones(17), (9,)), index)
     with pytest.raises(ValueError, match="between 1 and 9"):
         attention_topk(q, q, Toeplitz(torch.ones(17), (9,)), 10)
+
+
+def test_rows_of_softmax_attention_are_what_it_makes_of_one_hot_values():
+    table = rand(HEADS, 5, 7)
+    table[0, :2] = 0.0  # some queries of the first head see nothing
+    mask = Toeplitz(table, (3, 4), nonnegative=True)
+    q, k = randn(BATCH, HEADS, 12, 5), randn(BATCH, HEADS, 12, 5)
+    eye = torch.eye(12, dtype=q.dtype).expand(BATCH, HEADS, 12, 12)
+    rows = attention_rows(q, k, mask, [0, 7, -1], "softmax")
+    torch.testing.assert_close(rows, masked_softmax(q, k, eye, mask)[..., [0, 7, 11], :])

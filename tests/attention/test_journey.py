@@ -13,6 +13,7 @@ from vit_rpe.features import ReLUFeatures
 from vit_rpe.rpe import Border, ExponentialRPE, OffsetRPE
 
 MOST_FILES = 18
+MOST_FILES_OF_A_SCAN = 19  # tables.py is shared by the C++ and the Triton forms
 
 
 @pytest.mark.parametrize(
@@ -36,7 +37,8 @@ def test_from_a_parameter_to_a_product_and_back(rpe, path, grid):
 
     work()  # kernels are built, and the plan is made
     files = files_of(work)
-    assert len(files) <= MOST_FILES, files
+    most = MOST_FILES_OF_A_SCAN if path == "scan" else MOST_FILES
+    assert len(files) <= most, files
 
 
 def test_from_a_parameter_to_softmax_and_back():

@@ -116,16 +116,29 @@ def on_cuda(**options) -> AttentionPlan:
     return planned(mask, device="cuda", features=features, **options)
 
 
-def test_flex_serves_inference_on_cuda():
-    assert on_cuda(grad=False).form == "gpu"
-    for refused in (
+def test_fused_kernels_serve_training_and_inference_on_cuda():
+    low = {"autocast": torch.bfloat16}
+    for served in (
         {"grad": True},
-        {"grad": False, "features": None},
-        {"grad": False, "floor": 1e-8},
-        {"grad": False, "tracing": "compile"},
-        {"grad": False, "width": 8},
+        {"grad": False},
+        {"features": None},
+        {"floor": 1e-8},
+        {"tracing": "compile"},
+        {"width": 8},
     ):
-        assert on_cuda(**refused).form == "torch"
+        assert on_cuda(**low, **served).form == "gpu"
+    assert on_cuda(tf32=True).form == on_cuda(inputs=torch.bfloat16).form == "gpu"
+    for refused in ({"dropout": 0.1}, {"tracing": "export"}, {"width": 160}):
+        assert on_cuda(**low, **refused).form == "torch"
+    assert on_cuda().form == "torch"  # float32 without TF32
+
+
+def test_softmax_on_cuda():
+    mask = Toeplitz(torch.rand(12, 27, 27), (14, 14), nonnegative=True)
+    found = planned(mask, device="cuda", autocast=torch.bfloat16, kernel="softmax")
+    assert found.form == "gpu"
+    ones = planned(Ones(196), device="cuda", autocast=torch.bfloat16, kernel="softmax")
+    assert ones.form == "sdpa"
 
 
 def test_blocks_are_planned_one_by_one():
@@ -273,8 +286,8 @@ class TestExplain:
         assert "Toeplitz on a (14, 14) grid behind 1 prefix token; 3 heads, 64 features" in text
         assert "not     scan in C++: needs Ones, Causal or Exponential masks, got Toeplitz" in text
         assert (
-            "not     explicit in a fused GPU kernel: runs on CUDA, and the tensors are on cpu"
-            in text
+            "not     explicit in a fused GPU kernel: runs on CUDA and ROCm, "
+            "and the tensors are on cpu" in text
         )
 
     def test_knows_layers_other_devices_and_models_without_masks(self):

@@ -170,6 +170,16 @@ def test_progressive_resolution(shards):
         Resolution(first=40, last=48, epochs=4)
 
 
+def test_picked_samples_are_those_of_an_evaluation(shards):
+    transform = ImageTransform(16)
+    plan = Plan(shards.lengths, 8, shuffle=False, drop_last=False)
+    loader = Loader(shards, plan, transform)
+    whole = torch.cat([batch.images for batch in loader.epoch(0)])
+    picked = loader.pick([5, 0, 17])
+    assert (picked.images == whole[[5, 0, 17]]).all()
+    assert picked.sample_index.tolist() == [5, 0, 17] and len(picked.keys) == 3
+
+
 def test_grey_images(shards):
     options = {"mean": (0.5,), "std": (0.25,)}
     loader = Loader(

@@ -8,9 +8,9 @@ import torch
 from tests.graph.graphs import EMPTY, random_forest
 from tests.zoo import rand
 from vit_rpe.graph import (
+    RWGNK,
     Diffusion,
     DynamicWalks,
-    RandomWalkMask,
     TreeExponential,
     TreeFunction,
     as_graph,
@@ -152,7 +152,7 @@ def test_a_graph_is_checked_for_what_it_was_not():
         TreeFunction,
         Diffusion,
         DynamicWalks,
-        RandomWalkMask.__call__,
+        RWGNK.__call__,
         as_graph,
         random_walks,
         expected_walk_kernel,
@@ -168,3 +168,56 @@ def test_one_order_of_arguments(function):
         ["edge_index", "values", "num_nodes"],
     )
     assert all(p.kind is p.KEYWORD_ONLY for p in names[2:])
+
+
+# --- sparse adjacency matrices -----------------------------------------------------------------
+
+
+class SparseTensor:
+    """What is used of torch-sparse's."""
+
+    def __init__(self, row: torch.Tensor, column: torch.Tensor, value, size: int):
+        self._coo, self._size = (row, column, value), size
+
+    def coo(self):
+        return self._coo
+
+    def sparse_sizes(self):
+        return self._size, self._size
+
+
+LAYOUTS = {
+    "coo": lambda i, w, n: torch.sparse_coo_tensor(i, w, (n, n)),
+    "csr": lambda i, w, n: torch.sparse_coo_tensor(i, w, (n, n)).to_sparse_csr(),
+    "csc": lambda i, w, n: torch.sparse_coo_tensor(i, w, (n, n)).to_sparse_csc(),
+    "SparseTensor": lambda i, w, n: SparseTensor(*i, w, n),
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.filterwarnings("ignore:Sparse CS")
+def test_adjacency_matrices(layout):
+    """Row i of adj_t has the edges that lead to i, as in PyG; their values are the weights."""
+    edges, weight = torch.tensor([[0, 1, 3], [2, 0, 0]]), torch.tensor([0.5, 2.0, 3.0])
+    adj_t = LAYOUTS[layout](edges.flip(0), weight, 6)
+    graph = as_graph(adj_t, undirected=False)
+    assert graph.num_nodes == 6
+    assert graph.edge_weight is not None
+    source, target = graph.edge_index.tolist()
+    pairs = set(zip(source, target, graph.edge_weight.tolist(), strict=True))
+    assert pairs == {(0, 2, 0.5), (1, 0, 2.0), (3, 0, 3.0)}
+    with pytest.raises(ValueError, match="has its own weights"):
+        as_graph(adj_t, weight)
+    with pytest.raises(ValueError, match="has 6 nodes, got num_nodes=7"):
+        as_graph(adj_t, num_nodes=7)
+
+
+def test_adjacency_matrices_that_are_not_square():
+    matrix = torch.sparse_coo_tensor(torch.tensor([[0], [1]]), torch.ones(1), (2, 3))
+    with pytest.raises(ValueError, match=r"must be square, got \(2, 3\): .* not for bipartite"):
+        as_graph(matrix)
+    whole = torch.sparse_coo_tensor(torch.tensor([[0], [1]]), torch.ones(1).int(), (2, 2))
+    graph = as_graph(whole, undirected=False)
+    assert graph.edge_weight is not None and graph.edge_weight.dtype == torch.float32
+    bare = SparseTensor(torch.tensor([0]), torch.tensor([1]), None, 2)
+    assert as_graph(bare, undirected=False).edge_weight is None  # type: ignore[arg-type]

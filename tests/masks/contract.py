@@ -86,7 +86,13 @@ class MaskContract:
         x = torch.diag_embed(torch.randn(BATCH, HEADS, mask.length))  # one token in each column
         error = (mask.matmul(x).double() - exact @ x.double()).abs()
         scale = mask.precomputed(x.dtype).abs_bound().matmul(x.abs()).double()
-        assert (error <= 16 * torch.finfo(x.dtype).eps * scale).all()
+        precision = torch.finfo(x.dtype)
+        allowed = 16 * precision.eps * self.amplification(exact) * scale
+        assert (error <= allowed + precision.tiny * x.abs().max()).all()
+
+    def amplification(self, exact: torch.Tensor) -> float:
+        """By how much the entries amplify the round-off of what they are computed from."""
+        return 1.0
 
     def test_magnitude_bounds_the_entries(self):
         mask = self.make()

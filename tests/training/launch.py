@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(["vit_rpe", "vit_rpe.training", "tests.training.launch"])
+CONTEXT.set_forkserver_preload(["vit_rpe", "vit_rpe.cli.train", "tests.training.launch"])
 PATIENCE = 120.0
 
 
@@ -98,7 +98,7 @@ def _free_port() -> int:
 
 
 def train(*args: str, world: int = 1) -> tuple[int, str]:
-    """The exit code of train.py, and what the main process wrote to standard error."""
+    """The exit code of `vit-rpe train`, and what the main process wrote to standard error."""
     answers = launch(_train, args, world=world)
     codes = {code for code, _ in answers}
     assert len(codes) == 1, answers
@@ -109,7 +109,7 @@ def _train(args: tuple[str, ...]) -> tuple[int, str]:
     import contextlib
     import io
 
-    from vit_rpe.training import main
+    from vit_rpe.cli.train import main
 
     shown = io.StringIO()
     with contextlib.redirect_stderr(shown), contextlib.redirect_stdout(shown):

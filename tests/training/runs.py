@@ -35,6 +35,7 @@ TINY: dict[str, Any] = {
     "seed": 3,
     "max_bad_samples": 0.0,
     "interpolation": "bilinear",
+    "report": False,
 }
 # everything that draws, averages or remembers
 RICH = {

@@ -7,7 +7,7 @@ from typing import Any
 
 
 def run_to_end(recipe: str, *overrides: str) -> int:
-    from vit_rpe.training import main
+    from vit_rpe.cli.train import main
 
     return main(["--recipe", recipe, *overrides])
 

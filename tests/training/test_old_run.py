@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 from accelerate import Accelerator
 
+from vit_rpe.cli.train import main
 from vit_rpe.data import open_shards
 from vit_rpe.data.making import digits, make_shards
-from vit_rpe.training import cli, evaluate, evaluation_loader, find_model, load_model
+from vit_rpe.training import evaluate, evaluation_loader, find_model, load_model
 
 OLD = Path(__file__).with_name("old_run")
 
@@ -32,7 +33,7 @@ def epochs(run: Path) -> list[dict[str, str]]:
 def test_it_gets_longer(old_run):
     before = epochs(old_run)
     recipe = ["--recipe", str(old_run / "recipe.yaml"), "resume=auto"]
-    assert cli.main([*recipe, "epochs=4"]) == 0
+    assert main([*recipe, "epochs=4"]) == 0
     after = epochs(old_run)
     assert after[:3] == before and len(after) == 4
     assert float(after[3]["train_loss"]) < float(before[2]["train_loss"]) + 0.05

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tools.common.command_line import fail
+from vit_rpe.cli.command_line import fail
 from vit_rpe.graph import (
     Diffusion,
     Hypercube,

@@ -54,7 +54,6 @@ from tools.bench.harness import (
     use_threads,
     write_report,
 )
-from tools.common.command_line import new_file, positive_number
 from vit_rpe.attention import (
     AttentionRequest,
     masked_linear_attention,
@@ -64,6 +63,7 @@ from vit_rpe.attention import (
 from vit_rpe.attention.cost import default_budget
 from vit_rpe.attention.paths.product import columns_within
 from vit_rpe.attention.plan import PathName
+from vit_rpe.cli.command_line import new_file, positive_number
 from vit_rpe.features import ReLUFeatures
 from vit_rpe.masks import Toeplitz
 from vit_rpe.masks.toeplitz import fast_size

@@ -49,7 +49,7 @@ from tools.bench.harness import (
     parsed,
     write_report,
 )
-from tools.common.command_line import positive_integer
+from vit_rpe.cli.command_line import positive_integer
 from vit_rpe.data import ImageTransform, Loader, Plan, SampleReader, open_shards
 from vit_rpe.data.making import Arrays, ImagePreparation, Item, make_shards
 from vit_rpe.data.shards import Info, Row, SplitInfo, as_table, index_name, write_table

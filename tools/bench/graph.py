@@ -46,7 +46,7 @@ from tools.bench.harness import (
     verdict,
     write_report,
 )
-from tools.common.command_line import fail, new_file, positive_number
+from vit_rpe.cli.command_line import fail, new_file, positive_number
 
 NODES = (5_000, 10_000, 20_000, 40_000, 80_000)
 LEAST_NODES = 4_000  # below, overheads hide how the work grows
@@ -152,7 +152,7 @@ def plot(results: list[dict[str, Any]], file: Path) -> None:
 
     families = list(dict.fromkeys(result["family"] for result in results))
     width = (len(families) + 1) // 2
-    figure, panels = plt.subplots(2, width, figsize=(4.2 * width, 7.5), squeeze=False)
+    figure, panels = plt.subplots(2, width, figsize=(4.2 * width, 9.5), squeeze=False)
     for axes, family in zip(panels.flat, families, strict=False):
         cases = [result for result in results if result["family"] == family]
         for name in dict.fromkeys(name for case in cases for name in case["contestants"]):
@@ -167,7 +167,8 @@ def plot(results: list[dict[str, Any]], file: Path) -> None:
         axes.set(title=family, xlabel="nodes + edges", ylabel="ms", xscale="log", yscale="log")
         axes.xaxis.set_minor_formatter(NullFormatter())
         axes.grid(alpha=0.3)
-        axes.legend(fontsize=7)
+        # below the axes, where it hides no curve
+        axes.legend(fontsize=7, loc="upper center", bbox_to_anchor=(0.5, -0.17), ncols=2)
     for axes in panels.flat[len(families) :]:
         axes.set_visible(False)
     figure.tight_layout()

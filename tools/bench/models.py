@@ -45,7 +45,7 @@ from tools.bench.harness import (
     verdict,
     write_report,
 )
-from tools.common.command_line import positive_integer, positive_number
+from vit_rpe.cli.command_line import positive_integer, positive_number
 
 SIZES = ("tiny", "small", "base")
 PATCH, CLASSES = 16, 1000

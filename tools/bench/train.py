@@ -39,7 +39,7 @@ from tools.bench.harness import (
     use_threads,
     write_report,
 )
-from tools.common.command_line import positive_integer
+from vit_rpe.cli.command_line import positive_integer
 from vit_rpe.data import Batch
 from vit_rpe.data.making import Arrays, make_shards
 from vit_rpe.training import Recipe, assemble, build_model, start_run

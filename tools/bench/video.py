@@ -40,7 +40,7 @@ from tools.bench.harness import (
     use_threads,
     write_report,
 )
-from tools.common.command_line import positive_integer
+from vit_rpe.cli.command_line import positive_integer
 from vit_rpe.data import ClipSampler, ClipTransform, VideoDecoder
 from vit_rpe.data.making import h264
 

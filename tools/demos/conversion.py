@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # the checkout: tools, vit_rpe
 
-from tools.common.command_line import Parser, one_line_errors
+from vit_rpe.cli.command_line import Parser, one_line_errors
 from vit_rpe.models.conversion import convert
 
 SHAPE = {

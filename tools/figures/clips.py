@@ -15,7 +15,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # the checkout: tools, vit_rpe
 
-from tools.common.command_line import described_parser, one_line_errors, positive_integer
+from vit_rpe.cli.command_line import described_parser, one_line_errors, positive_integer
 from vit_rpe.data import Batch, Loader, Plan, Videos, open_shards
 
 

@@ -18,7 +18,7 @@ from torch import Tensor
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # the checkout: tools, vit_rpe
 
-from tools.common.command_line import Parser, one_line_errors
+from vit_rpe.cli.command_line import Parser, one_line_errors
 from vit_rpe.graph import (
     Diffusion,
     TreeExponential,
@@ -28,12 +28,12 @@ from vit_rpe.graph import (
     shortest_path_mask,
 )
 from vit_rpe.masks import Mask, Sparse
+from vit_rpe.report import MARK, WEIGHTS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-MARK = "#00a5cf"
 QUERY = 4
 
 
@@ -109,7 +109,7 @@ def _figure(shown: list[Panel]) -> Figure:
         ) from error
 
     # a square root: small weights stay visible beside large ones
-    style: dict[str, Any] = {"cmap": "magma_r", "norm": PowerNorm(0.5, 0.0, 1.0)}
+    style: dict[str, Any] = {"cmap": WEIGHTS, "norm": PowerNorm(0.5, 0.0, 1.0)}
     plain = networkx.Graph(shown[0].edges.mT.tolist())
     place = networkx.kamada_kawai_layout(plain)
     figure = Figure(figsize=(2.7 * len(shown), 6.2), layout="constrained")
@@ -132,7 +132,7 @@ def _draw_matrix(axes: Axes, panel: Panel, style: dict[str, Any]) -> None:
 
 
 def _draw_view(axes: Axes, panel: Panel, place: dict[int, Any], style: dict[str, Any]) -> None:
-    """The graph, its nodes coloured by what the marked one sees of them."""
+    """The graph, its nodes colored by what the marked one sees of them."""
     for u, v in panel.edges.mT.tolist():
         axes.plot(*zip(place[u], place[v], strict=True), color="#888888", linewidth=1, zorder=1)
     nodes = sorted(place)

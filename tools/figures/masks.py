@@ -18,9 +18,10 @@ from torch import Tensor
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # the checkout: tools, vit_rpe
 
-from tools.common.command_line import Parser, one_line_errors
+from vit_rpe.cli.command_line import Parser, one_line_errors
 from vit_rpe.masks import BlockDiagonal, Bordered, Mask
 from vit_rpe.masks.base import as_grid
+from vit_rpe.report import ABSENT, MARK, WEIGHTS
 from vit_rpe.rpe import DistanceRPE, ExponentialRPE, OffsetRPE
 
 if TYPE_CHECKING:
@@ -29,8 +30,6 @@ if TYPE_CHECKING:
 
 HEADS = 6
 LARGEST = 1600
-MARK = "#00a5cf"
-NOTHING = "#d9d9d9"
 
 
 @dataclass
@@ -98,7 +97,7 @@ def _oblique(grid: tuple[int, int]) -> OffsetRPE:
 
 
 def _ring(grid: tuple[int, int]) -> DistanceRPE:
-    """The neighbours at a distance of about a fifth of the grid."""
+    """The neighbors at a distance of about a fifth of the grid."""
     rpe = DistanceRPE(grid, 1)
     distance = torch.linspace(0, 1, rpe.table.shape[-1])
     with torch.no_grad():
@@ -116,7 +115,7 @@ def _rates(rpe: ExponentialRPE) -> ExponentialRPE:
 def _figure(kinds: list[Panel], heads: list[Panel], grid: tuple[int, ...]) -> Figure:
     """Two bands, kinds of masks and the heads of one, each with a row of matrices and one of views.
 
-    All panels share one colour scale, so that they can be compared.
+    All panels share one color scale, so that they can be compared.
     """
     try:
         from matplotlib import colormaps
@@ -131,7 +130,7 @@ def _figure(kinds: list[Panel], heads: list[Panel], grid: tuple[int, ...]) -> Fi
 
     # a square root: small weights stay visible beside large ones
     norm = PowerNorm(0.5, 0.0, 1.0)
-    cmap = colormaps["magma"].with_extremes(bad=NOTHING)
+    cmap = colormaps[WEIGHTS].with_extremes(bad=ABSENT)
     style = {"cmap": cmap, "norm": norm, "interpolation": "nearest"}
     spacing = ConstrainedLayoutEngine(w_pad=0.06, h_pad=0.06, wspace=0.045)  # room for the arrows
     figure = Figure(figsize=(15, 11), layout=spacing)
@@ -149,7 +148,7 @@ def _figure(kinds: list[Panel], heads: list[Panel], grid: tuple[int, ...]) -> Fi
         bar = band.colorbar(
             ScalarMappable(norm, cmap), ax=axes, shrink=0.8, pad=0.015, panchor=False, aspect=35
         )
-        bar.set_label("weight (grey: exactly 0)")
+        bar.set_label("weight (gray: exactly 0)")
     return figure
 
 
@@ -205,7 +204,7 @@ def _draw_view(axes: Axes, panel: Panel, style: dict[str, Any]) -> None:
 
 
 def _shown(weights: Tensor) -> np.ma.MaskedArray:
-    """As an array; what is exactly 0 is left out and takes the colour of absence."""
+    """As an array; what is exactly 0 is left out and takes the color of absence."""
     return np.ma.masked_equal(weights.double().numpy(), 0.0)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from .plan import AttentionRequest, plan_attention, refusals
+from .plan import AttentionPlan, AttentionRequest, plan_attention, refusals
 from .structure import describe
 
 _FORMS = {
@@ -17,6 +17,7 @@ _FORMS = {
     "cpu": "C++",
     "gpu": "a fused GPU kernel",
     "sdpa": "PyTorch's fused attention",
+    "blocks": "blocks in PyTorch",
 }
 
 
@@ -46,6 +47,12 @@ def explanation(
     return "\n".join(f"{_names(names)}: {text}" for text, names in groups)
 
 
+def describe_plan(request: AttentionRequest) -> str:
+    """Say in one line how a request is computed: `explicit path in C++, mask Toeplitz on ...`."""
+    heads = f"{request.batch_shape[-1]} heads"
+    return f"{_way(plan_attention(request))}, mask {describe(request.mask)}, {heads}"
+
+
 def _layers(module: nn.Module) -> Iterator[tuple[str, Any, int | None]]:
     """The layers that can say what they would ask of the plan, and the tokens of their model."""
     tokens: int | None = None
@@ -58,9 +65,8 @@ def _layers(module: nn.Module) -> Iterator[tuple[str, Any, int | None]]:
 def _of_layer(request: AttentionRequest) -> str:
     plan = plan_attention(request)
     sizes = f"{request.num_features} features, {request.num_values} channels"
-    kernel = "softmax, " if plan.kernel == "softmax" else ""
     lines = [
-        f"{kernel}{plan.path} path in {_FORMS[plan.form]}, on {request.device.type}",
+        f"{_way(plan)}, on {request.device.type}",
         f"  mask    {describe(request.mask)}; {request.batch_shape[-1]} heads, {sizes}",
         f"  reason  {plan.reason}",
     ]
@@ -69,6 +75,11 @@ def _of_layer(request: AttentionRequest) -> str:
         if refusal is not None:
             lines.append(f"  not     {form.path} in {_FORMS[form.name]}: {refusal}")
     return "\n".join(lines)
+
+
+def _way(plan: AttentionPlan) -> str:
+    kernel = "softmax, " if plan.kernel == "softmax" else ""
+    return f"{kernel}{plan.path} path in {_FORMS[plan.form]}"
 
 
 def _names(names: list[str]) -> str:

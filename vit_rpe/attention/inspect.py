@@ -14,16 +14,29 @@ from vit_rpe.masks import Mask
 from vit_rpe.masks.helpers import stack_rows
 
 from .functional import masked_linear_attention
-from .plan import PathName
-from .reference import safe_denominator
+from .plan import KernelName, PathName
+from .reference import log_weights, safe_denominator, safe_softmax
 
 _TILE = 1 << 24
 
 
-def attention_rows(q: Tensor, k: Tensor, mask: Mask, index: int | Sequence[int] | Tensor) -> Tensor:
-    """Rows of the attention matrix, of the queries at `index`: (..., len(index), L), sums of 1."""
+def attention_rows(
+    q: Tensor,
+    k: Tensor,
+    mask: Mask,
+    index: int | Sequence[int] | Tensor,
+    kernel: KernelName = "linear",
+) -> Tensor:
+    """Rows of the attention matrix, of the queries at `index`: (..., len(index), L), sums of 1.
+
+    q and k are feature-mapped; with `kernel="softmax"` they are as `masked_softmax_attention` takes
+    them.
+    """
     tokens = _tokens(index, mask.length)
     slab = stack_rows([mask.rows(i, i + 1) for i in tokens]).to(q.device)
+    if kernel == "softmax":
+        logits = q[..., tokens, :] @ k.mT * q.shape[-1] ** -0.5
+        return safe_softmax(logits + log_weights(slab))
     return _normalized(q[..., tokens, :], k, slab)
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 from math import prod
 from typing import Any, ClassVar, Literal, Protocol
 
@@ -18,7 +19,7 @@ from torch import Tensor
 
 from vit_rpe.features import FeatureMap
 from vit_rpe.masks import Mask
-from vit_rpe.precision import autocast_dtype, in_function_transform
+from vit_rpe.precision import autocast_dtype, in_function_transform, tf32_allowed
 
 from .calibrate import device_costs
 from .cost import PathCosts, default_budget, default_costs
@@ -48,6 +49,8 @@ class AttentionRequest:
         dtype: the precision of the sums, float32 or better.
         grad: whether a gradient of any tensor is wanted.
         autocast: the precision that autocast gives to matrix products; None if it is off.
+        inputs: the precision of q, k and v; None if it is `dtype`.
+        tf32: whether products of float32 may be rounded to TF32, as torch is told.
         tracing: "compile", "export", "transform" (torch.func), or "" for ordinary calls.
         kernel: "linear", for which what follows is as in `masked_linear_attention`; or "softmax",
             which has a scale, a budget and dropout.
@@ -68,6 +71,8 @@ class AttentionRequest:
     wide_range: bool = True
     grad: bool = True
     autocast: torch.dtype | None = None
+    inputs: torch.dtype | None = None
+    tf32: bool = False
     tracing: Tracing = ""
     kernel: KernelName = "linear"
     scale: float | None = None
@@ -98,6 +103,8 @@ class AttentionRequest:
             wide_range=wide_range,
             grad=torch.is_grad_enabled() and any(x.requires_grad for x in tensors),
             autocast=autocast_dtype(q.device.type),
+            inputs=reduce(torch.promote_types, (x.dtype for x in (q, k, v))),
+            tf32=tf32_allowed(q.device.type),
             tracing=_tracing(),
             **options,
         )
@@ -111,6 +118,13 @@ class AttentionRequest:
     def nonnegative(self) -> bool:
         """Whether no weight can be negative: the absolute sum of a row is then its sum."""
         return self.mask.nonnegative and self.features is not None and self.features.nonnegative
+
+    @property
+    def operands(self) -> torch.dtype:
+        """The precision of the numbers that a matrix unit multiplies; their sums are `dtype`."""
+        if self.autocast is not None and self.dtype != torch.float64:
+            return self.autocast
+        return self.dtype if self.inputs is None else self.inputs
 
     @property
     def num_heads(self) -> int:
@@ -138,7 +152,8 @@ class AttentionRequest:
         switches = (self.path, self.budget, self.dropout > 0, self.floor != 0, self.wide_range)
         sizes = (self.batch_shape, self.num_features, self.num_values)
         kinds = (self.dtype, self.device, self.autocast, self.grad, self.nonnegative)
-        return mask, switches, sizes, kinds, self.kernel
+        products = (self.operands, self.tf32, type(self.features))
+        return mask, switches, sizes, kinds, products, self.kernel
 
     def of_part(self, mask: Mask, **changes: object) -> AttentionRequest:
         """The request for a part of the mask."""

@@ -69,6 +69,11 @@ def has_token_weights(mask: Mask) -> bool:
     return isinstance(mask, Scaled)
 
 
+def has_weights_inside(mask: Mask) -> bool:
+    """Whether weights of tokens stand anywhere in a mask."""
+    return isinstance(mask, Scaled | Padding) or any(map(has_weights_inside, mask.parts()))
+
+
 def blocks_of(mask: Mask) -> list[Mask] | None:
     """The masks of a `BlockDiagonal`, each with its own weights of tokens; None for other masks."""
     if isinstance(mask, BlockDiagonal):
@@ -203,11 +208,21 @@ def attend(
     q, k, v = q.to(common), k.to(common), v.to(common)
     v = F.pad(v, (0, 1), value=1.0)  # one more column: the normalizer
     sums, absolute = weighted_sums(q, k, v, mask, leaf_sums)
-    if floor:  # a matrix of rank one: what it adds to all rows is one sum over the values
-        seen = v if keep is None else v.masked_fill(~keep[..., None], 0.0)
-        added = floor * seen.sum(-2, keepdim=True)
+    seen = v if keep is None or not floor else v.masked_fill(~keep[..., None], 0.0)
+    return divided(sums, absolute, seen, floor).to(dtype)
+
+
+def divided(sums: Tensor, absolute: Tensor, v: Tensor, floor: float = 0.0) -> Tensor:
+    """Divide sums by their last column, the normalizer, after `floor` was added to all weights.
+
+    v are the values that a query sees, with their column of ones: a matrix of rank one adds one sum
+    over them to all rows.
+    """
+    if floor:
+        added = floor * v.to(sums.dtype).sum(-2, keepdim=True)
         sums, absolute = sums + added, absolute + added[..., -1:].abs()
-    return (sums[..., :-1] / safe_denominator(sums[..., -1:], absolute)).to(dtype)
+    values, total = sums.split([sums.shape[-1] - 1, 1], -1)
+    return values / safe_denominator(total, absolute)
 
 
 def weighted_sums(
@@ -256,11 +271,13 @@ def absorb_token_weights(
 
     A mask without such weights stays as it is, and so do q and k: the map is still to be applied.
     """
-    if not isinstance(mask, Scaled):
+    if not isinstance(mask, Scaled | Padding):
         return q, k, v, mask, features
     if features is not None:
         q, k = features(q, k, kept_keys(mask))
-    while isinstance(mask, Scaled):
+    while isinstance(mask, Scaled | Padding):
+        if isinstance(mask, Padding):
+            mask = padding_weights(mask)
         q, k, v = _with_token_weights(q, k, v, mask)
         mask = mask.inner
     return q, k, v, mask, None
@@ -343,7 +360,7 @@ def _bordered_sums(
     p = mask.prefix
     if p == 0:
         return weighted_sums(q, k, v, mask.inner, leaf_sums)
-    (q0, q1), (k0, k1), (v0, v1) = ((x[..., :p, :], x[..., p:, :]) for x in (q, k, v))
+    (q0, q1), (k0, k1), (v0, v1) = (x.split([p, x.shape[-2] - p], -2) for x in (q, k, v))
     ones = q.new_ones(p)
     row = ones if mask.row is None else mask.row.to(q.dtype)
     column = ones if mask.column is None else mask.column.to(q.dtype)
@@ -353,7 +370,7 @@ def _bordered_sums(
     with without_autocast(q.device.type):
         to_prefix = (q1 @ k0.mT) * column[..., None, :]
         in_corner = (q0 @ k0.mT) * corner
-        top = in_corner @ v0 + row[..., None] * (q0 @ (k1.mT @ v1))
+        top = in_corner @ v0 + ((q0 @ k1.mT) * row[..., None]) @ v1
         bottom = inner + to_prefix @ v0
         with torch.no_grad():
             seen = q0.abs() @ k1.abs().sum(-2, keepdim=True).mT

@@ -4,8 +4,12 @@ Public are the names below, vit_rpe.data.making (to make shards) and vit_rpe.dat
 format); all other modules are private. Imports nothing of ours but what is below everything.
 """
 
+from vit_rpe.extras import require_extra
+
+require_extra("train", "vit_rpe.data", "webdataset", "fsspec", "filelock", "PIL")
+
 from .augment.mixing import Mixing
-from .batches import IGNORED, Batch, Batches, DeviceStage
+from .batches import IGNORED, Batch, Batches, DeviceStage, bad_if_too_large
 from .errors import BadData, BadSample, FolderBusy, MissingShards, ShardError
 from .images.decode import IMAGE_ENDINGS, ImageDecoder
 from .images.transform import ImageTransform, Resolution
@@ -22,6 +26,7 @@ from .modality import (
     recorded_modality,
     try_decoder,
 )
+from .parts import split_by_key
 from .plan import PADDING, Entries, Plan
 from .seeding import Purpose, seed_model, torch_generator
 from .shards.bad_samples import DEFAULT_BAD_LIMIT, BadSamples
@@ -30,8 +35,9 @@ from .shards.layout import is_pattern, read_info
 from .shards.samples import Sample, SampleReader
 from .verification import verify
 from .videos.clips import ClipSampler, videos_of
-from .videos.containers import VIDEO_BACKENDS, VIDEO_ENDINGS, VideoDecoder
+from .videos.containers import VIDEO_BACKENDS, VIDEO_ENDINGS, VideoDecoder, ending_of, is_video
 from .videos.transform import CLIP_CROPS, ClipTransform
+from .worker import WorkerContext
 
 __all__ = [
     "CLIP_CROPS",
@@ -69,14 +75,19 @@ __all__ = [
     "Transform",
     "VideoDecoder",
     "Videos",
+    "WorkerContext",
+    "bad_if_too_large",
+    "ending_of",
     "holds_videos",
     "is_pattern",
+    "is_video",
     "make_shards",
     "modality_of",
     "open_shards",
     "read_info",
     "recorded_modality",
     "seed_model",
+    "split_by_key",
     "torch_generator",
     "try_decoder",
     "verify",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -56,6 +57,17 @@ class Slot(NamedTuple):
     bad: BadSample | None = None
 
 
+@contextmanager
+def bad_if_too_large() -> Iterator[None]:
+    """Raise BadData for a sample that needs more memory than there is."""
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and "alloc" not in str(error):
+            raise  # torch says in this way that there is no memory
+        raise BadData(NO_MEMORY) from None
+
+
 @dataclass
 class Batches:
     """The batches of one rank as the workers make them: decoded, transformed, still bytes."""
@@ -74,7 +86,10 @@ class Batches:
     def batch(self, step: int) -> Batch:
         """Make the batch of a step: the same wherever and whenever it is made."""
         epoch, _ = self.plan.locate(step)
-        entries = self.plan.batch(step, self.rank, self.world_size)
+        return self.made_of(self.plan.batch(step, self.rank, self.world_size), epoch, step)
+
+    def made_of(self, entries: Entries, epoch: int = 0, step: int = 0) -> Batch:
+        """Make a batch of any samples, as they are in an epoch."""
         apply = self.transform(epoch)
         with preserve_rng():
             slots = [
@@ -113,19 +128,15 @@ class Batches:
         if isinstance(sample, BadSample):
             return Slot(sample.key, bad=sample)
         try:
-            if whole:
-                self.modality.check(sample.data)
-            decoded = self.modality.decode(sample.data)
-            seed_all(Purpose.SAMPLE, self.plan.seed, *key)
-            # the frames of a video are decoded here, and only those of the clip
-            return Slot(sample.key, sample.label, apply(decoded))
+            with bad_if_too_large():
+                if whole:
+                    self.modality.check(sample.data)
+                decoded = self.modality.decode(sample.data)
+                seed_all(Purpose.SAMPLE, self.plan.seed, *key)
+                # the frames of a video are decoded here, and only those of the clip
+                return Slot(sample.key, sample.label, apply(decoded))
         except BadData as error:
-            reason = cut(error)
-        except (MemoryError, RuntimeError) as error:
-            if isinstance(error, RuntimeError) and "alloc" not in str(error):
-                raise  # torch says in this way that there is no memory
-            reason = NO_MEMORY
-        return Slot(sample.key, bad=BadSample(sample.shard, sample.key, reason))
+            return Slot(sample.key, bad=BadSample(sample.shard, sample.key, cut(error)))
 
     def _collate(self, epoch: int, step: int, entries: Entries, slots: Sequence[Slot]) -> Batch:
         images = [slot.image for slot in slots]

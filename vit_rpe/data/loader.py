@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
+import numpy as np
 import torch
 from torch.utils.data import DataLoader
 
 from .batches import Batch, Batches, DeviceStage, Steps
 from .modality import Images, Modality, Transform
-from .plan import Plan
+from .plan import Entries, Plan
 from .shards.bad_samples import BadSamples
 from .shards.index import Shards
 from .worker import WorkerContext
@@ -80,6 +81,11 @@ class Loader:
     def epoch(self, epoch: int) -> Iterator[Batch]:
         """All batches of an epoch, or of what the plan has left of it."""
         return self.batches(self.plan.first_step(epoch), self.plan.first_step(epoch + 1))
+
+    def pick(self, numbers: Sequence[int]) -> Batch:
+        """One batch of the samples of these numbers, as they are in the first epoch."""
+        index = np.array(numbers, dtype=np.int64)
+        return self._finish(self._made.made_of(Entries(index, np.zeros_like(index))))
 
     def batches(self, start: int, stop: int) -> Iterator[Batch]:
         """The batches of the steps from start up to, not including, stop."""

@@ -7,6 +7,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from vit_rpe.precision import to_float64
+
 from .base import FeatureMap
 from .parts import largest_of_parts
 
@@ -47,7 +49,7 @@ class AdditiveFeatures(FeatureMap):
             if (part := components()) is not None:
                 largest = largest_of_parts(seen, part.to(k.device))
             if _too_wide(largest - seen):
-                q, k = q.double(), k.double()
+                q, k = to_float64(q), to_float64(k)
         return q + largest, k - largest
 
     def query(self, q: Tensor) -> Tensor:

@@ -24,6 +24,10 @@ class FeatureMap(nn.Module, abc.ABC):
     """Whether features of one key may be smaller than another's by more digits than float32 has.
     Products that mix all keys, as transforms do, would lose the small ones; attention avoids it."""
 
+    exact: bool = False
+    """Whether a feature is a channel's own number or 0, so that no precision rounds it: such a map
+    leaves q and k in the precision that they have."""
+
     def __init__(self, unit_norm: bool = False):
         super().__init__()
         self.unit_norm = unit_norm
@@ -53,6 +57,8 @@ class FeatureMap(nn.Module, abc.ABC):
 
     def cast_and_normalize(self, x: Tensor) -> Tensor:
         """Cast to float32 at least (features overflow in float16); normalize if `unit_norm`."""
+        if self.exact and not self.unit_norm:
+            return x
         x = x.to(torch.promote_types(x.dtype, torch.float32))
         return F.normalize(x, dim=-1) if self.unit_norm else x
 

@@ -23,6 +23,8 @@ class ElementwiseFeatures(FeatureMap):
 class ReLUFeatures(ElementwiseFeatures):
     """The map max(x, 0)."""
 
+    exact = True
+
     def query(self, q: Tensor) -> Tensor:
         return F.relu(q)
 

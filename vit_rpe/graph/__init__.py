@@ -11,12 +11,12 @@ from vit_rpe.extras import import_extra
 from .base import GraphMask
 from .distances import shortest_path_mask, shortest_paths
 from .edges import Graph, as_graph
-from .gkat import DynamicWalks, GKATConv
+from .gkat import DiffusionKernel, DynamicWalks, GKATConv
 from .lattices import both_directions, grid_edges, hypercube_edges
 from .spectral import Diffusion, Hypercube
 from .trees import TreeExponential, TreeFunction
 from .walks import (
-    RandomWalkMask,
+    RWGNK,
     SeriesKernel,
     WalkKernel,
     Walks,
@@ -28,21 +28,24 @@ from .walks import (
 )
 
 if TYPE_CHECKING:
+    from .gkat.gps import GKATBlock
     from .gkat.models import GKAT, GKATGraphClassifier, GKATNodeClassifier
-    from .gkat.transforms import RandomWalkKernel, walk_mask
+    from .gkat.transforms import AddRandomWalks, walk_mask
 
 __all__ = [
     "GKAT",
+    "RWGNK",
+    "AddRandomWalks",
     "Diffusion",
+    "DiffusionKernel",
     "DynamicWalks",
+    "GKATBlock",
     "GKATConv",
     "GKATGraphClassifier",
     "GKATNodeClassifier",
     "Graph",
     "GraphMask",
     "Hypercube",
-    "RandomWalkKernel",
-    "RandomWalkMask",
     "SeriesKernel",
     "TreeExponential",
     "TreeFunction",
@@ -64,9 +67,10 @@ __all__ = [
 
 _NEEDS_PYG = {
     "GKAT": "models",
+    "GKATBlock": "gps",
     "GKATGraphClassifier": "models",
     "GKATNodeClassifier": "models",
-    "RandomWalkKernel": "transforms",
+    "AddRandomWalks": "transforms",
     "walk_mask": "transforms",
 }
 

@@ -33,9 +33,17 @@ class GraphMask(Mask):
                 known = ", ".join(self.tensor_names)
                 raise ValueError(f"{type(self).__name__} has values {known}, got {name!r}")
             setattr(mask, name, as_values(value, name))
-        mask._precomputed = None
+        mask.forget()
         mask.check_shapes()
         return mask
+
+    def forget(self) -> None:
+        """Drop what was computed from the values of the mask that this one is a copy of."""
+        self._precomputed = self._computed = None
+
+    def known_parts(self) -> Mask:
+        """Return this mask with the finest parts that its graph shows, if they are not given."""
+        return self
 
     def check_shapes(self) -> None:
         """Raise ValueError if the values do not fit the graph."""

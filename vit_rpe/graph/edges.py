@@ -7,6 +7,7 @@ masks are made without a second look.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -51,11 +52,15 @@ def as_graph(
 ) -> Graph:
     """Check edges and weights, and return them as a `Graph`; raise ValueError if they are wrong.
 
+    A sparse matrix in the place of `edge_index` is PyG's `adj_t` (torch.sparse, or torch-sparse's
+    SparseTensor): row i holds the edges that lead to node i, and its values are their weights.
     Without `num_nodes` the last node is the largest index, as in PyG. An `undirected` graph has
     every edge in both directions, with one weight. Weights that require a gradient are refused
     unless they are `learnable`: no gradient is lost silently. Errors call the edges `name`. A
     `Graph` passes through; only checks that it has not passed yet are made.
     """
+    if is_adjacency(edge_index):
+        edge_index, edge_weight, num_nodes = _of_adjacency(edge_index, edge_weight, num_nodes)
     if isinstance(edge_index, Graph):
         graph = _same_graph(edge_index, edge_weight, num_nodes)
         if nonnegative and not graph.nonnegative and graph.edge_weight is not None:
@@ -77,6 +82,42 @@ def as_graph(
         undirected=undirected or graph.undirected,
         nonnegative=nonnegative or graph.nonnegative,
     )
+
+
+def is_adjacency(edge_index: object) -> bool:
+    """Whether this is a sparse matrix: torch's, or a SparseTensor."""
+    if isinstance(edge_index, Tensor):
+        return edge_index.layout != torch.strided
+    return type(edge_index).__name__ == "SparseTensor"
+
+
+def _of_adjacency(
+    adj_t: Any, edge_weight: Tensor | None, num_nodes: int | None
+) -> tuple[Tensor, Tensor | None, int]:
+    """Turn a sparse matrix (target, source) into edges, weights and the number of nodes."""
+    if edge_weight is not None:
+        raise ValueError("a sparse adjacency matrix has its own weights, got edge_weight, too")
+    if not isinstance(adj_t, Tensor):  # a SparseTensor
+        rows, columns = adj_t.sparse_sizes()
+        target, source, weight = adj_t.coo()
+    else:
+        if adj_t.ndim != 2:
+            raise ValueError(f"a sparse adjacency matrix has two dims, got {tuple(adj_t.shape)}")
+        rows, columns = adj_t.shape
+        if adj_t.layout != torch.sparse_coo:
+            adj_t = adj_t.to_sparse_coo()
+        adj_t = adj_t.coalesce()
+        (target, source), weight = adj_t.indices(), adj_t.values()
+    if rows != columns:
+        raise ValueError(
+            f"a sparse adjacency matrix must be square, got ({rows}, {columns}): masks are for the "
+            "nodes of one graph, not for bipartite ones"
+        )
+    if num_nodes is not None and num_nodes != rows:
+        raise ValueError(f"the adjacency matrix has {rows} nodes, got num_nodes={num_nodes}")
+    if weight is not None and not weight.is_floating_point():
+        weight = weight.float()
+    return torch.stack([source, target]).long(), weight, rows
 
 
 def _same_graph(graph: Graph, edge_weight: Tensor | None, num_nodes: int | None) -> Graph:

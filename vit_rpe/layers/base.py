@@ -96,6 +96,11 @@ class MaskedAttention(Attention):
             raise ValueError("a layer without an rpe does not know its number of tokens; name it")
         return Ones(num_tokens, device)
 
+    def offset_table(self) -> Tensor | None:
+        """The weights of the layer's mask by offset, as of `GridRPE`; None where there are none."""
+        table = getattr(self.rpe, "offset_table", None)
+        return None if table is None else table()
+
     def _grid_mask(self, grid: tuple[int, ...] | None, device: torch.device) -> Mask:
         if self.rpe is not None:
             return self.rpe() if grid is None else self.rpe(grid)

@@ -5,6 +5,7 @@ from .compose import BlockDiagonal, Bordered, Scaled, Sum
 from .elementary import Causal, Dense, Ones, Packing, Padding
 from .exponential import Exponential
 from .low_rank import LowRank
+from .parts import ChosenParts
 from .sparse import Sparse
 from .toeplitz import Toeplitz
 
@@ -12,6 +13,7 @@ __all__ = [
     "BlockDiagonal",
     "Bordered",
     "Causal",
+    "ChosenParts",
     "Dense",
     "Exponential",
     "LowRank",

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
+from copy import copy
 from math import prod
-from typing import ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor
+
+if TYPE_CHECKING:
+    from .csr import SparseFactor
 
 _ENTRIES_AT_ONCE = 1 << 22  # that `check_entries` looks at
 
@@ -38,6 +42,11 @@ class Mask(abc.ABC):
     tensor_names: ClassVar[tuple[str, ...]] = ()
     signed_names: ClassVar[tuple[str, ...]] = ()
     """Tensors that may be negative without making an entry negative."""
+    part_sizes: tuple[int, ...] | None = None
+    """Lengths of consecutive parts of the tokens that do not see each other; None: not known."""
+    _computed: dict[Hashable, Any] | None = None
+    has_sparse_factor: bool = False
+    """Whether the mask is F F^T for the sparse matrix that `sparse_factor` returns."""
 
     @property
     @abc.abstractmethod
@@ -75,6 +84,53 @@ class Mask(abc.ABC):
         that a factor of its keys cancels, and parts need not have the same one.
         """
         return None
+
+    def in_parts(self, sizes: Sequence[int]) -> Mask:
+        """Return this mask with the lengths of its parts: it must be zero between them."""
+        sizes = tuple(int(size) for size in sizes if size)
+        if sum(sizes) != self.length:
+            raise ValueError(f"parts of {sum(sizes)} tokens do not make a mask of {self.length}")
+        if sizes == self.part_sizes:
+            return self
+        self.computed()  # both find what either has computed
+        mask = copy(self)
+        mask.part_sizes = sizes
+        return mask
+
+    def computed(self) -> dict[Hashable, Any]:
+        """What attention has computed from a constant mask, by its own keys."""
+        if self._computed is None:
+            self._computed = {}
+        return self._computed
+
+    def diagonal_blocks(self, starts: Sequence[int], sizes: Sequence[int]) -> Tensor:
+        """Form square blocks on the diagonal, padded by zeros: (..., B, n, n), n the largest."""
+        n = max(sizes)
+        blocks = [
+            self.rows(start, start + size)[..., start : start + size]
+            for start, size in zip(starts, sizes, strict=True)
+        ]
+        return torch.stack([_padded(block, n) for block in blocks], -3)
+
+    def at(self, row: Tensor, column: Tensor) -> Tensor:
+        """Compute the entries M[row, column], (..., P) for P pairs. Here by rows: O(L^2)."""
+        step = max(1, _ENTRIES_AT_ONCE // self.length)
+        order = torch.argsort(row, stable=True)
+        edges = torch.arange(0, self.length + step, step, device=row.device).clamp(max=self.length)
+        counts = torch.searchsorted(row[order].contiguous(), edges).diff().tolist()
+        parts = []
+        for i, pairs in enumerate(order.split(counts)):
+            if len(pairs):
+                start = i * step
+                slab = self.rows(start, min(start + step, self.length))
+                parts.append(slab[..., row[pairs] - start, column[pairs]])
+        if not parts:
+            return torch.zeros(*self.batch_shape, 0, device=row.device)
+        return torch.cat(parts, -1).index_select(-1, torch.argsort(order))
+
+    def sparse_factor(self, dtype: torch.dtype) -> SparseFactor:
+        """Return F in `dtype`, without gradients; only if `has_sparse_factor`."""
+        raise NotImplementedError
 
     def precomputed(self, dtype: torch.dtype) -> Mask:
         """Return this mask with all that many products with columns of `dtype` share computed."""
@@ -134,6 +190,11 @@ class Mask(abc.ABC):
     def __repr__(self) -> str:
         shapes = [f"{name}={tuple(value.shape)}" for name, value in self.tensors().items()]
         return f"{type(self).__name__}({', '.join([f'length={self.length}', *shapes])})"
+
+
+def _padded(block: Tensor, n: int) -> Tensor:
+    missing = n - block.shape[-1]
+    return torch.nn.functional.pad(block, (0, missing, 0, missing))
 
 
 def check_entries(mask: Mask) -> None:

@@ -280,6 +280,9 @@ class Scaled(Mask):
         left, right = (None if x is None else x[..., tokens] for x in (self.left, self.right))
         return Scaled(inner, left, right, nonnegative=self._positive_weights)
 
+    def in_parts(self, sizes: Sequence[int]) -> Scaled:
+        return self.around(self.inner.in_parts(sizes))
+
     def components(self) -> Tensor | None:
         return self.inner.components()
 

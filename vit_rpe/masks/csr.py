@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -96,6 +97,42 @@ class SparseMatrix:
         """Make the matrix that selects rows: `(S x)[i] = x[index[i]]`, 0 for a negative index."""
         row = (index >= 0).nonzero().squeeze(-1)
         return cls(row, index[row], (len(index), size))
+
+    def parts(self) -> Tensor:
+        """Find the finest cut into consecutive parts that no entry joins, their sizes. O(R).
+
+        The matrix is square; the columns of a row are sorted.
+        """
+        n = self.shape[0]
+        nodes = torch.arange(n, device=self.column.device)
+        filled = (self.starts.diff() > 0).nonzero().squeeze(-1)
+        low, high = nodes.clone(), nodes.clone()
+        low[filled] = torch.minimum(nodes[filled], self.column[self.starts[:-1][filled]].long())
+        high[filled] = torch.maximum(nodes[filled], self.column[self.starts[1:][filled] - 1].long())
+        # a row from `low` to `high` crosses all borders between: border b is before node b
+        crossings = torch.zeros(n + 1, dtype=torch.int64, device=nodes.device)
+        ones = torch.ones_like(nodes)
+        crossings.index_add_(0, low + 1, ones).index_add_(0, high + 1, -ones)
+        borders = (crossings.cumsum(0) == 0).nonzero().squeeze(-1)
+        return torch.nn.functional.pad(borders[borders > 0], (1, 0)).diff()
+
+    def blocks(self, values: Tensor, starts: Sequence[int], sizes: Sequence[int]) -> Tensor:
+        """Form square blocks on the diagonal, which hold all of their rows: (..., B, n, n).
+
+        Blocks are padded by zeros to the largest.
+        """
+        n, device = max(sizes), self.column.device
+        begin, size = (torch.tensor(x, device=device) for x in (starts, sizes))
+        first, last = (self.starts.long()[x] for x in (begin, begin + size))
+        block = torch.arange(len(starts), device=device).repeat_interleave(last - first)
+        entry = torch.arange(len(block), device=device) + (last - (last - first).cumsum(0))[block]
+        row, column = (
+            x.index_select(0, entry).long() - begin[block] for x in (self.row, self.column)
+        )
+        position = (block * n + row) * n + column
+        slab = values.new_zeros(*values.shape[:-1], len(starts) * n * n)
+        slab = slab.index_add(-1, position, values.index_select(-1, entry))
+        return slab.unflatten(-1, (len(starts), n, n))
 
     def in_order(self, values: Tensor) -> Tensor:
         """Bring values (..., E) from the order of the given entries into that of the matrix."""
@@ -193,6 +230,23 @@ class SparseMatrix:
             return torch.sparse_csr_tensor(
                 self.starts, self.column, values, self.shape, check_invariants=False
             )
+
+
+@dataclass(frozen=True)
+class SparseFactor:
+    """A sparse matrix, with its values in both orders of the entries."""
+
+    pattern: SparseMatrix
+    values: Tensor
+    transposed: Tensor
+
+    def csr(self) -> tuple[Tensor, ...]:
+        """Starts, columns and values of the matrix, then those of its transpose."""
+        pattern, across = self.pattern, self.pattern.mT
+        return (
+            pattern.starts, pattern.column, self.values,
+            across.starts, across.column, self.transposed,
+        )  # fmt: skip
 
 
 class _UnitProduct(torch.autograd.Function):

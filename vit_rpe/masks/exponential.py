@@ -89,7 +89,9 @@ class Exponential(Mask):
         offset = cell[:, None] - cell[None, :]
         exponent = torch.einsum("...ra,ija->...rij", self.rates, offset.abs().to(self.rates.dtype))
         matrix = torch.einsum("...r,...rij->...ij", self.weights, (-exponent).exp())
-        return matrix.masked_fill((offset[..., list(self.one_sided)] < 0).any(-1), 0.0)
+        for axis in self.one_sided:
+            matrix = matrix.masked_fill(offset[..., axis] < 0, 0.0)
+        return matrix
 
     def rows(self, start: int, stop: int) -> Tensor:
         return self.toeplitz().rows(start, stop)

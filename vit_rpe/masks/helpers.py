@@ -16,12 +16,13 @@ from .base import (
     widest_dtype,
 )
 from .compose import join_columns, stack_rows, total
-from .csr import Folded, SparseMatrix, block_width, row_starts
+from .csr import Folded, SparseFactor, SparseMatrix, block_width, row_starts
 from .exponential import decay, shift_down, spread
 from .toeplitz import fast_size
 
 __all__ = [
     "Folded",
+    "SparseFactor",
     "SparseMatrix",
     "as_axes",
     "as_count",

@@ -74,10 +74,9 @@ class Toeplitz(Mask):
         return spectrum.movedim(first, -1).contiguous().movedim(-1, first)
 
     def dense(self) -> Tensor:
-        cell = grid_coordinates(self.grid, self.offsets.device)
-        origin = torch.tensor(self.grid, device=cell.device) - 1
-        offset = cell[:, None] - cell[None, :] + origin
-        return self.offsets[(..., *offset.unbind(-1))]
+        cells = grid_coordinates(self.grid, self.offsets.device).unbind(-1)
+        places = [x[:, None] - x + n - 1 for x, n in zip(cells, self.grid, strict=True)]
+        return self.offsets[(..., *places)]
 
     def rows(self, start: int, stop: int) -> Tensor:
         check_rows(start, stop, self.length)

@@ -13,7 +13,14 @@ from timm.models._manipulate import checkpoint
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 
-from vit_rpe.attention import PATHS, AttentionPlan, PathName, plan_attention
+from vit_rpe.attention import (
+    PATHS,
+    AttentionPlan,
+    AttentionRequest,
+    PathName,
+    describe_plan,
+    plan_attention,
+)
 from vit_rpe.features import FeatureMap, TopViTFeatures, make_features
 from vit_rpe.layers import MaskedAttention, MaskedLinearAttention, MaskedSoftmaxAttention
 from vit_rpe.rpe import Border, Grid, ReadOnlyBorder, TokenLayout, resample
@@ -87,6 +94,25 @@ class MaskedViT(VisionTransformer):
     def num_tokens(self) -> int:
         """Prefix tokens and patches of an image or clip of the model's own size."""
         return self.num_prefix_tokens + self.patch_embed.num_patches
+
+    @torch.no_grad()
+    def attention_plan(
+        self, batch_size: int = 1, device: torch.device | None = None
+    ) -> AttentionPlan:
+        """How the attention layers compute a batch, by default on the device where the model is.
+
+        With `path="auto"` each call is planned for the device and the batch at hand. A training run
+        fixes the path once (`model.path = plan.path`): all processes and resumed runs agree.
+        """
+        return plan_attention(self._request(batch_size, device))
+
+    @torch.no_grad()
+    def describe_attention(self, batch_size: int = 1, device: torch.device | None = None) -> str:
+        """Say in one line what `attention_plan` plans; `vit_rpe.attention.explain` says why."""
+        return describe_plan(self._request(batch_size, device))
+
+    def _request(self, batch_size: int, device: torch.device | None) -> AttentionRequest:
+        return self._attentions()[0].attention_request(batch_size, device, self.num_tokens)
 
     def _attentions(self) -> list[Any]:
         """The attention layers, each of the class `attention`."""
@@ -312,18 +338,6 @@ class PerformerViT(MaskedViT):
         choose("path", path, dict.fromkeys(PATHS))
         for attn in self._attentions():
             attn.path = path
-
-    @torch.no_grad()
-    def attention_plan(
-        self, batch_size: int = 1, device: torch.device | None = None
-    ) -> AttentionPlan:
-        """How the attention layers compute a batch, by default on the device where the model is.
-
-        With `path="auto"` each call is planned for the device and the batch at hand. A training run
-        fixes the path once (`model.path = plan.path`): all processes and resumed runs agree.
-        """
-        layer = self._attentions()[0]
-        return plan_attention(layer.attention_request(batch_size, device, self.num_tokens))
 
     def _features(self, name: str, head_dim: int, *options: Any) -> FeatureMap:
         return make_features(name, head_dim, *options)

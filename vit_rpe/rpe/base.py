@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Sequence
+from itertools import product
 from typing import Literal
 
 import torch
@@ -81,6 +82,25 @@ class GridRPE(nn.Module, abc.ABC):
     @abc.abstractmethod
     def reset_parameters(self) -> None:
         """Go back to the start that `init` names."""
+
+    @torch.no_grad()
+    def offset_table(self) -> Tensor:
+        """Return the weight of each offset, query minus key: (H, 2 n_1 - 1, ..., 2 n_d - 1).
+
+        The corners of the grid see all offsets there are, each of them those of one orthant.
+        """
+        mask, axes = self(), range(-len(self.grid), 0)
+        sides = [2 * n - 1 for n in self.grid]
+        table = torch.zeros(self.num_heads, *sides, device=mask.device)
+        for far in product((False, True), repeat=len(self.grid)):
+            query = 0
+            for end, n in zip(far, self.grid, strict=True):
+                query = query * n + (n - 1) * end
+            row = mask.rows(query, query + 1)[..., 0, :].unflatten(-1, self.grid)
+            ends = zip(far, self.grid, strict=True)
+            place = [slice(n - 1, None) if end else slice(0, n) for end, n in ends]
+            table[(..., *place)] = row.flip(*axes).to(table)
+        return table
 
     def _grid(self, grid: Sequence[int] | None) -> tuple[int, ...]:
         """Another grid of as many axes, checked; None is the module's own."""

@@ -57,23 +57,20 @@ class ExponentialRPE(GridRPE):
         rates[:, 0] = self._slopes()
         with torch.no_grad():
             self.weight.copy_(self._start(log_weight))
-            self.rate.copy_(rates[..., None] / (self.gain * self._stretch(self.grid)))
+            stretch = torch.tensor([_stretch(n) for n in self._sides(self.grid)])
+            self.rate.copy_(rates[..., None] / (self.gain * stretch))
 
     def forward(self, grid: Sequence[int] | None = None) -> Exponential:
         grid = self._grid(grid)
-        stretch = self._stretch(grid).to(self.rate)
-        # A positive rate as it is; below, it levels off where a whole axis gives a factor of e.
-        floor = torch.tensor([1 / max(n - 1, 1) for n in self._sides(grid)]).to(self.rate)
-        rates = floor * F.celu(self.gain * self.rate * stretch / floor)
+        # A positive rate as it is; below, it levels off where a whole axis gives a factor of e. One
+        # axis after the other, for a tensor of their sides would have to be copied to the device.
+        axes = zip(self.rate.unbind(-1), self._sides(grid), strict=True)
+        rates = torch.stack([_leveled(self.gain * rate, n) for rate, n in axes], -1)
         weights = self._weight(self.weight)
         return Exponential(rates, weights, grid, self.one_sided, nonnegative=True)
 
     def resize(self, grid: Sequence[int]) -> None:
         self.grid = self._grid(grid)
-
-    def _stretch(self, grid: tuple[int, ...]) -> Tensor:
-        """The length of a reference axis over that of each axis, (d,); 1 for a fixed step."""
-        return torch.tensor([(_REFERENCE_SIDE - 1) / max(n - 1, 1) for n in self._sides(grid)])
 
     def _sides(self, grid: tuple[int, ...]) -> list[int]:
         """The lengths of the axes; that of the reference for axes that are cropped.
@@ -84,3 +81,14 @@ class ExponentialRPE(GridRPE):
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, terms={self.terms}"
+
+
+def _stretch(side: int) -> float:
+    """The length of a reference axis over that of an axis; 1 for one of a fixed step."""
+    return (_REFERENCE_SIDE - 1) / max(side - 1, 1)
+
+
+def _leveled(rate: Tensor, side: int) -> Tensor:
+    """The rate on an axis of so many cells, at least minus one over its length."""
+    floor = 1 / max(side - 1, 1)
+    return floor * F.celu(rate * (_stretch(side) / floor))

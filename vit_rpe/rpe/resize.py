@@ -7,6 +7,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from vit_rpe.precision import has_float64
+
 
 def resample(values: Tensor, size: int, dim: int = -1) -> Tensor:
     """Resample a sampled function to `size` points; the first and the last one stay as they are.
@@ -16,7 +18,9 @@ def resample(values: Tensor, size: int, dim: int = -1) -> Tensor:
     """
     if values.shape[dim] == size:
         return values
-    weights = _cubic_weights(values.shape[dim], size).to(values)
+    # where the values are, or they would have to be copied there
+    device = values.device if has_float64(values.device) else torch.device("cpu")
+    weights = _cubic_weights(values.shape[dim], size, device).to(values.dtype).to(values.device)
     return torch.movedim(torch.movedim(values, dim, -1) @ weights.T, -1, dim)
 
 
@@ -41,18 +45,18 @@ def resample_offsets(
     return offsets
 
 
-def _cubic_weights(old: int, new: int) -> Tensor:
+def _cubic_weights(old: int, new: int, device: torch.device) -> Tensor:
     """The (new, old) matrix of Lagrange weights, in float64."""
-    point = torch.arange(new, dtype=torch.float64) * ((old - 1) / max(new - 1, 1))
+    options = {"dtype": torch.float64, "device": device}
+    index = torch.arange(new, device=device)
+    point = index.to(torch.float64) * ((old - 1) / max(new - 1, 1))
     count = min(old, 4)
     first = (point.floor().long() - 1).clamp(0, old - count)
-    nodes = first[:, None] + torch.arange(count)
-    weights = torch.zeros(new, old, dtype=torch.float64)
+    weights = torch.zeros(new, old, **options)
     for i in range(count):
-        others = [j for j in range(count) if j != i]
-        top = (
-            torch.stack([point - nodes[:, j] for j in others], -1) if others else torch.ones(new, 1)
-        )
-        bottom = torch.tensor([float(i - j) for j in others] or [1.0], dtype=torch.float64)
-        weights[torch.arange(new), nodes[:, i]] = (top / bottom).prod(-1).to(torch.float64)
+        weight = torch.ones(new, **options)
+        for j in range(count):
+            if j != i:
+                weight = weight * (point - (first + j)) / (i - j)
+        weights[index, first + i] = weight
     return weights

@@ -4,49 +4,92 @@ The public names are those listed here: to train a recipe, to evaluate, and to f
 run has written.
 """
 
+from vit_rpe.extras import require_extra
+
+require_extra("train", "vit_rpe.training", "accelerate", "pydantic", "yaml", "tensorboard", "tqdm")
+
 from .assembly.assemble import assemble
-from .assembly.loaders import evaluation_loader
+from .assembly.dry_run import dry_run
+from .assembly.loaders import evaluation_loader, evaluation_transform
 from .assembly.model import build_model, unseen_pixels
+from .assembly.shards import validation_shards
 from .assembly.train import train
-from .cli import main
-from .distributed import main_first, make_accelerator, shut_down
+from .distributed import choose_device, launched_rank, main_first, make_accelerator, say, shut_down
 from .errors import CheckpointError, Diverged, Miscounted, RecipeError, Stopped
-from .evaluation import Evaluation, evaluate
-from .recipe.file import load_recipe
+from .evaluation import Evaluation, class_logits, evaluate
+from .exhibits.answers import evaluation_of
+from .exhibits.batches import visible
+from .exhibits.files import Exhibit, read_exhibits
+from .exhibits.masks import as_bytes, from_bytes, offset_tables
+from .exhibits.origin import command, git_state, machine, versions
+from .loop.watch import watched_attention
+from .recipe.file import load_recipe, provenance, read_mapping
 from .recipe.schema import Recipe
+from .recipe.table import table as recipe_table
+from .record.evaluation_results import results_folder, results_line, save_results
 from .record.find import find_checkpoint, find_model, is_average, run_of, saved_recipe
+from .record.log import read_summary
 from .record.meter import peak_memory
 from .record.saved_model import class_names, load_model, with_classes
-from .run import Run, start_run
+from .reordering import Reordered, class_order
+from .run import Run, run_folder, start_run
 
 __all__ = [
     "CheckpointError",
     "Diverged",
     "Evaluation",
+    "Exhibit",
     "Miscounted",
     "Recipe",
     "RecipeError",
+    "Reordered",
     "Run",
     "Stopped",
+    "as_bytes",
     "assemble",
     "build_model",
+    "choose_device",
+    "class_logits",
     "class_names",
+    "class_order",
+    "command",
+    "dry_run",
     "evaluate",
     "evaluation_loader",
+    "evaluation_transform",
+    "evaluation_of",
     "find_checkpoint",
     "find_model",
+    "from_bytes",
+    "git_state",
     "is_average",
+    "launched_rank",
     "load_model",
     "load_recipe",
-    "main",
+    "machine",
     "main_first",
     "make_accelerator",
+    "offset_tables",
     "peak_memory",
+    "read_mapping",
+    "read_summary",
+    "provenance",
+    "read_exhibits",
+    "recipe_table",
+    "results_folder",
+    "results_line",
+    "run_folder",
     "run_of",
+    "save_results",
     "saved_recipe",
+    "say",
     "shut_down",
     "start_run",
     "train",
     "unseen_pixels",
+    "validation_shards",
+    "versions",
+    "visible",
+    "watched_attention",
     "with_classes",
 ]

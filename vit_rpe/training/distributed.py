@@ -35,12 +35,14 @@ from torch.distributed.checkpoint.state_dict import (
 
 from vit_rpe.extras import MissingExtra
 from vit_rpe.messages import short
+from vit_rpe.program import program
 
 from .errors import RecipeError
-from .precision import Precision
+from .precision import Precision, choose_kernels
 from .recipe.schema import Recipe
 
 Result = TypeVar("Result")
+_warned: list[str] = []
 SLOW = 7200.0  # seconds for what may take long: the start, the first step, saving
 
 
@@ -49,6 +51,7 @@ SLOW = 7200.0  # seconds for what may take long: the start, the first step, savi
 
 def accelerator_for(recipe: Recipe, folder: Path | None = None) -> Accelerator:
     """Join the processes of a recipe; with the folder of a run they also have trackers."""
+    choose_kernels(recipe)
     trackers: list[Any] = ["tensorboard"]
     if recipe.log_wandb:
         if not is_wandb_available():
@@ -64,16 +67,22 @@ def accelerator_for(recipe: Recipe, folder: Path | None = None) -> Accelerator:
 
 def make_accelerator(device: str | None, precision: str | None, **options: Any) -> Accelerator:
     """Join the other processes, as `accelerate launch` or plain python has arranged them."""
-    on_cpu = device == "cpu" or not torch.cuda.is_available()
-    if device == "cuda" and on_cpu:
-        raise RecipeError("device: there is no CUDA device here")
-    if precision == Precision.FLOAT16.accelerate_name and on_cpu:
-        raise RecipeError("amp_dtype: float16 needs a GPU; bfloat16 works on a CPU")
+    on_cpu = choose_device(device, precision).type == "cpu"
     views = DistributedDataParallelKwargs(gradient_as_bucket_view=True)
     # for slow operations; a step has a shorter timeout, which pulse.py watches on all backends
     timeout = InitProcessGroupKwargs(timeout=timedelta(seconds=2 * SLOW))
     handlers = [views, timeout]
     return Accelerator(mixed_precision=precision, cpu=on_cpu, kwargs_handlers=handlers, **options)
+
+
+def choose_device(device: str | None, precision: str | None) -> torch.device:
+    """Return the device of this name, or a GPU where there is one; refuse what it cannot do."""
+    on_cpu = device == "cpu" or not torch.cuda.is_available()
+    if device == "cuda" and on_cpu:
+        raise RecipeError("device: there is no CUDA device here")
+    if precision == Precision.FLOAT16.accelerate_name and on_cpu:
+        raise RecipeError("amp_dtype: float16 needs a GPU; bfloat16 works on a CPU")
+    return torch.device("cpu" if on_cpu else "cuda")
 
 
 def shut_down() -> None:
@@ -93,6 +102,19 @@ def say(text: str, every_rank: bool = False) -> None:
     if rank == 0 or every_rank:
         text = "\n".join(map(short, text.splitlines()))
         print(text if rank == 0 else f"rank {rank}: {text}", file=sys.stderr, flush=True)
+
+
+def warn(text: str) -> None:
+    """Say on the main process what may be a mistake."""
+    _warned.append(text)
+    say(f"{program('train')}: warning: {text}")
+
+
+def take_warnings() -> list[str]:
+    """Return what this process warned of since it was asked last."""
+    taken = list(_warned)
+    _warned.clear()
+    return taken
 
 
 # --- values

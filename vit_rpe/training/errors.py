@@ -1,4 +1,4 @@
-"""Errors before and during training; `cli.py` gives each its exit code."""
+"""Errors before and during training; `vit_rpe.cli.train` gives each its exit code."""
 
 
 class RecipeError(ValueError):
@@ -9,8 +9,12 @@ class CheckpointError(ValueError):
     """A checkpoint, or a run, that cannot be used as it is."""
 
 
-class Stopped(Exception):
-    """The end of a run by a signal, of which all ranks know, and with the state saved."""
+class Stopped(BaseException):
+    """The end of a run by a signal, of which all ranks know, and with the state saved.
+
+    No Exception: it comes from a handler, anywhere, and is not to be taken for an error of a build
+    or of a model that is made at that moment.
+    """
 
 
 class Miscounted(RuntimeError):

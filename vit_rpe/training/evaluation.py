@@ -49,6 +49,7 @@ class Interrupted(Exception):
 class Evaluation:
     """The answers of a model to all good samples (or videos) of a set, in order."""
 
+    samples: NDArray[np.int64]  # their numbers in the set; of a video that of its first sample
     labels: NDArray[np.int64]
     predicted: NDArray[np.int64]
     confidence: NDArray[np.float64]
@@ -84,11 +85,17 @@ class Evaluation:
         with np.errstate(invalid="ignore"):
             return 100 * table.diagonal() / table.sum(1)
 
+    def calibration(self) -> NDArray[Any]:
+        """Sum over equal bins of confidence: samples, their confidence, and how many are right."""
+        bins = np.minimum((self.confidence * BINS).astype(int), BINS - 1)
+        columns = (np.ones(self.count), self.confidence, self.label_rank < 1)
+        sums = [np.bincount(bins, column, minlength=BINS) for column in columns]
+        return np.stack(sums, 1).astype(float)
+
     def calibration_error(self) -> float:
         """Return the mean distance of confidence and accuracy over equal bins of confidence."""
-        bins = np.minimum((self.confidence * BINS).astype(int), BINS - 1)
-        gap = np.bincount(bins, self.confidence - (self.label_rank < 1), minlength=BINS)
-        return float(np.abs(gap).sum() / max(self.count, 1))
+        _, confidence, right = self.calibration().T
+        return float(np.abs(confidence - right).sum() / max(self.count, 1))
 
 
 def evaluate(
@@ -138,13 +145,13 @@ def predict(
                 images = batch.images
                 if channels_last:
                     images = images.contiguous(memory_format=torch.channels_last)
-                rows.append(_rows(_logits(model, images), batch, with_logits))
+                rows.append(_rows(class_logits(model, images), batch, with_logits))
     finally:
         model.train(was_training)
     return gather_rows(accelerator, np.concatenate(rows))
 
 
-def _logits(model: nn.Module, images: Tensor) -> Tensor:
+def class_logits(model: nn.Module, images: Tensor) -> Tensor:
     """Return logits (B, K); for several views the logarithm of their mean probability."""
     if images.ndim < 6:
         return model(images).float()
@@ -211,6 +218,7 @@ def _evaluation(
     if groups is not None:
         good = _averaged(good, groups)
     return Evaluation(
+        samples=good["sample"],
         labels=good["label"],
         predicted=good["predicted"],
         confidence=good["confidence"],

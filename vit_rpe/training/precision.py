@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from enum import Enum
 from typing import Any
 
@@ -43,3 +44,18 @@ class Precision(Enum):
     def __str__(self) -> str:
         mixed = self is not Precision.FLOAT32
         return f"mixed precision {self.accelerate_name}" if mixed else "float32"
+
+
+def choose_kernels(recipe: Recipe) -> None:
+    """Let this process use the GPU kernels that a recipe allows; to be called before CUDA starts.
+
+    With `deterministic` an operation that has no such kernel raises an error that names it.
+    """
+    on_gpu = recipe.device != "cpu" and torch.cuda.is_available()
+    tf32 = recipe.tf32 and on_gpu  # the switch is also one of CPUs that round in their own way
+    torch.backends.cuda.matmul.allow_tf32 = tf32
+    torch.backends.cudnn.allow_tf32 = tf32
+    if recipe.deterministic:  # cuBLAS reads it when it starts
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        torch.backends.cudnn.benchmark = False
+    torch.use_deterministic_algorithms(recipe.deterministic)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from accelerate import Accelerator
@@ -20,7 +22,8 @@ from .recipe.schema import Recipe
 class Run:
     """A recipe as it was settled, the processes that train it, its folder and its modality.
 
-    `per_rank` are the samples of one process in one step.
+    `per_rank` are the samples of one process in one step, `provenance` says where the recipe comes
+    from.
     """
 
     recipe: Recipe
@@ -28,6 +31,7 @@ class Run:
     folder: Path
     modality: Modality
     per_rank: int
+    provenance: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def rank(self) -> int:
@@ -59,10 +63,13 @@ def run_folder(recipe: Recipe) -> Path:
     return Path(recipe.output).expanduser() / (recipe.experiment or "run")
 
 
-def start_run(recipe: Recipe, folder: Path | None = None) -> Run:
+def start_run(
+    recipe: Recipe, folder: Path | None = None, provenance: Mapping[str, Any] | None = None
+) -> Run:
     """Join the processes of a recipe; its folder is made when something is written there."""
     folder = folder or run_folder(recipe)
-    return make_run(recipe, accelerator_for(recipe, folder), folder)
+    run = make_run(recipe, accelerator_for(recipe, folder), folder)
+    return replace(run, provenance=provenance or {})
 
 
 def make_run(recipe: Recipe, accelerator: Accelerator, folder: Path) -> Run:

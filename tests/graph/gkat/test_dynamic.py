@@ -3,7 +3,7 @@
 import torch
 from torch.testing import assert_close
 
-from vit_rpe.graph import DynamicWalks, GKATConv, RandomWalkMask
+from vit_rpe.graph import RWGNK, DynamicWalks, GKATConv
 
 
 def test_dynamic_walks_follow_the_attention():
@@ -14,7 +14,7 @@ def test_dynamic_walks_follow_the_attention():
         for linear in (conv.query, conv.key):
             linear.weight.copy_(torch.eye(2))
     x = torch.tensor([[1.0, 0.0], [4.0, 1.0], [1.0, 1.0], [0.0, 1.0]])
-    walks = DynamicWalks(star, walks=RandomWalkMask(num_walks=4000, num_steps=1))
+    walks = DynamicWalks(star, walks=RWGNK(num_walks=4000, num_steps=1))
     before = walks.mask
     expected = conv.edge_attention(x, star, before)[0, :3]
     after = walks.redraw(conv, x)

@@ -6,7 +6,7 @@ import torch
 
 from tests.graph.gkat.layers import WALKS, pair
 from tests.graph.graphs import random_graph, random_tree
-from vit_rpe.graph import RandomWalkMask, random_walks
+from vit_rpe.graph import RWGNK, random_walks
 from vit_rpe.graph.gkat import makers
 from vit_rpe.graph.walks import kernel
 
@@ -47,6 +47,6 @@ def test_graphs_that_were_seen_are_not_walked_again(monkeypatch):
     made = len(walked)
     conv(x, trees[-1])
     assert len(walked) == made
-    conv.make_mask = RandomWalkMask(num_walks=3)
+    conv.make_mask = RWGNK(num_walks=3)
     conv(x, trees[-1])
     assert len(walked) == made + 1

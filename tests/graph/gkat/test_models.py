@@ -9,31 +9,82 @@ from torch.testing import assert_close
 pytest.importorskip("torch_geometric", reason="needs torch-geometric: pip install vit_rpe[graph]")
 from torch_geometric.data import Batch, Data  # noqa: E402
 from torch_geometric.loader import DataLoader  # noqa: E402
-from torch_geometric.nn import Sequential  # noqa: E402
+from torch_geometric.nn import GAT  # noqa: E402
 
 import vit_rpe.graph  # noqa: E402
 from tests.graph.gkat.batches import graphs  # noqa: E402
 from tests.graph.graphs import random_tree  # noqa: E402
 from vit_rpe.extras import MissingExtra  # noqa: E402
 from vit_rpe.graph import (  # noqa: E402
-    GKATConv,
+    GKAT,
+    RWGNK,
+    AddRandomWalks,
     GKATGraphClassifier,
     GKATNodeClassifier,
-    RandomWalkKernel,
-    RandomWalkMask,
     WalkKernel,
     walk_mask,
 )
 
 
-def test_in_pygs_sequential():
-    model = Sequential("x, edge_index", [
-        (GKATConv(5, 4, 2), "x, edge_index -> x"),
-        torch.nn.ELU(),
-        (GKATConv(8, 3, concat=False), "x, edge_index -> x"),
-    ])  # fmt: skip
-    out = model(torch.randn(7, 5), random_tree(7))
-    assert out.shape == (7, 3) and torch.isfinite(out).all()
+@pytest.mark.parametrize("jk", [None, "last", "cat", "max", "lstm"])
+@pytest.mark.parametrize("norm", [None, "batch_norm", "graph_norm"])
+def test_gkat_is_built_as_pygs_models(jk, norm):
+    """GAT of PyG has the same arguments, and the same number of convs, norms and outputs."""
+    x, edges = torch.randn(7, 5), random_tree(7)
+    for layers, out in ((1, 3), (3, 3), (3, None)):
+        ours = GKAT(5, 8, layers, out, dropout=0.1, norm=norm, jk=jk, heads=2)
+        theirs = GAT(5, 8, layers, out, dropout=0.1, norm=norm, jk=jk, heads=2)
+        assert [(c.in_channels, c.out_channels, c.concat) for c in ours.convs] == [
+            (c.in_channels, c.out_channels, c.concat) for c in theirs.convs
+        ]
+        assert [type(n) for n in ours.norms] == [type(n) for n in theirs.norms]
+        assert ours(x, edges).shape == theirs(x, edges).shape == (7, out or 8)
+        assert ours.out_channels == theirs.out_channels
+        assert repr(ours) == f"GKAT(5, {out or 8}, num_layers={layers})"
+        ours.reset_parameters()
+
+
+def test_gkat_is_its_layers():
+    torch.manual_seed(0)
+    x, edges = torch.randn(7, 5), random_tree(7)
+    for first in (False, True):
+        model = GKAT(-1, (8, 6), 2, 3, norm="batch_norm", act_first=first, heads=(2, 1)).eval()
+        mask = RWGNK()(edges)
+        one, two = model.convs
+        model(x, edges)
+        model.norms[0].module.running_mean.add_(0.3)
+        h = one(x, mask=mask)
+        elu = torch.nn.functional.elu
+        h = model.norms[0](elu(h)) if first else elu(model.norms[0](h))
+        assert_close(model(x, edges), two(h, mask=mask))
+        assert (one.heads, one.out_channels, two.in_channels, two.concat) == (2, 4, 8, False)
+    for call, message in (
+        (lambda: GKAT(5, 8, 2, heads=3), "layer 0 of 8 channels cannot be cut into 3 heads"),
+        (lambda: GKAT(5, (8, 4), 3), r"3 layers need as many hidden_channels, got \[8, 4\]"),
+        (lambda: GKAT(5, 8, 0), "num_layers must be at least 1, got 0"),
+        (lambda: GKAT(5, (8, 4), 2, jk="max"), r"jk='max' needs layers of one width, got \[8, 4\]"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            call()
+
+
+def test_the_papers_models_for_tu_can_be_said():
+    """Normalized features, a linear layer, heads and then one head, DeepMultisets of 32."""
+    model = GKATGraphClassifier(
+        5, (8, 16), 3, heads=(4, 1), readout="dm", dropout=0.1,
+        normalize=True, pre_channels=12, post_channels=32,
+    )  # fmt: skip
+    parts = [AddRandomWalks(num_steps=2)(data) for data in graphs()]
+    batch = Batch.from_data_list(parts)
+    out = model(batch.x, batch=batch.batch, mask=walk_mask(batch), batch_size=6)
+    assert out.shape == (6, 3)
+    out.square().sum().backward()
+    assert all(p.grad is not None for p in model.parameters())
+    shapes = [tuple(p.shape) for p in model.parameters() if p.ndim == 2]
+    widths = (12, 5), (32, 12), (32, 12), (32, 12), (16, 32), (16, 32), (16, 32)
+    assert shapes == [*widths, (32, 16), (32, 32), (3, 32)]
+    torch.manual_seed(0)
+    model.reset_parameters()
 
 
 @pytest.mark.parametrize("readout", ["mean", "mf", "dm"])
@@ -42,7 +93,7 @@ def test_graph_classifier_learns(readout):
     torch.manual_seed(0)
     triangle = torch.tensor([[0, 1, 2, 1, 2, 0], [1, 2, 0, 0, 1, 2]])
     path = torch.tensor([[0, 1, 1, 2], [1, 0, 2, 1]])
-    transform = RandomWalkKernel(num_walks=20, num_steps=2)
+    transform = AddRandomWalks(num_walks=20, num_steps=2)
     data = [
         transform(Data(x=e[0].bincount()[:, None].float(), edge_index=e, y=y, num_nodes=3))
         for _ in range(8)
@@ -65,7 +116,7 @@ def test_graph_classifier_learns(readout):
 @pytest.mark.parametrize("readout", ["mean", "mf", "dm"])
 def test_graph_classifier_on_empty_and_single_graphs(readout):
     model = GKATGraphClassifier(5, 4, 3, readout=readout).eval()
-    parts = [RandomWalkKernel()(data) for data in graphs()]
+    parts = [AddRandomWalks()(data) for data in graphs()]
     batch = Batch.from_data_list(parts)
     out = model(batch.x, batch=batch.batch, mask=walk_mask(batch), batch_size=6)
     assert out.shape == (6, 3) and torch.isfinite(out).all()
@@ -78,7 +129,7 @@ def test_node_classifier_makes_its_mask_once():
 
     def make(edge_index, edge_weight, num_nodes):
         made.append(num_nodes)
-        return RandomWalkMask()(edge_index, edge_weight, num_nodes=num_nodes)
+        return RWGNK()(edge_index, edge_weight, num_nodes=num_nodes)
 
     model = GKATNodeClassifier(5, 4, 3, heads=2, mask=make)
     out = model(torch.randn(7, 5), random_tree(7))

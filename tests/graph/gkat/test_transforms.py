@@ -12,15 +12,15 @@ from torch_geometric.transforms import AddSelfLoops, LargestConnectedComponents 
 from tests.graph.gkat.batches import graphs  # noqa: E402
 from tests.graph.gkat.layers import FEATURE_MAPS  # noqa: E402
 from vit_rpe.graph import (  # noqa: E402
+    AddRandomWalks,
     GKATConv,
-    RandomWalkKernel,
     walk_mask,
 )
 
 
 @pytest.mark.parametrize("feature_map", FEATURE_MAPS)
 def test_a_batch_is_its_graphs_one_by_one(feature_map):
-    transform = RandomWalkKernel(num_walks=6, num_steps=2)
+    transform = AddRandomWalks(num_walks=6, num_steps=2)
     parts = [transform(data) for data in graphs()]
     conv = GKATConv(5, 4, 2, feature_map=feature_map)
     batch = Batch.from_data_list(parts)
@@ -30,7 +30,7 @@ def test_a_batch_is_its_graphs_one_by_one(feature_map):
 
 
 def test_the_transform_is_the_kernel_of_its_walks():
-    data = RandomWalkKernel(num_walks=6, num_steps=2)(graphs()[0])
+    data = AddRandomWalks(num_walks=6, num_steps=2)(graphs()[0])
     mask = walk_mask(data, lam=0.5)
     assert mask.visits.num_walks == 6 and mask.length == 9
     psi = torch.zeros(9, 9, 3).double()
@@ -46,29 +46,29 @@ def test_the_transform_is_the_kernel_of_its_walks():
 
 def test_walks_are_drawn_once(monkeypatch, tmp_path):
     drawn = []
-    draw = RandomWalkKernel._draw
+    draw = AddRandomWalks._draw
     monkeypatch.setattr(
-        RandomWalkKernel, "_draw", lambda self, *args: drawn.append(1) or draw(self, *args)
+        AddRandomWalks, "_draw", lambda self, *args: drawn.append(1) or draw(self, *args)
     )
-    transform = RandomWalkKernel(num_walks=6, num_steps=2)
+    transform = AddRandomWalks(num_walks=6, num_steps=2)
     first = [transform(data).walk_count for data in graphs()]
     again = [transform(data).walk_count for data in reversed(graphs())][::-1]
     # two of the graphs are the same single node
     assert len(drawn) == 5 and all(a is b for a, b in zip(first, again, strict=True))
     transform.save(tmp_path / "psi.safetensors")
-    other = RandomWalkKernel(num_walks=6, num_steps=2)
+    other = AddRandomWalks(num_walks=6, num_steps=2)
     other.load(tmp_path / "psi.safetensors")
     assert all(other(d).walk_count.equal(c) for d, c in zip(graphs(), first, strict=True))
     assert len(drawn) == 5
-    fresh = RandomWalkKernel(num_walks=6, num_steps=2)
+    fresh = AddRandomWalks(num_walks=6, num_steps=2)
     assert fresh(graphs()[2]).walk_count.equal(first[2])  # the order does not matter
     with pytest.raises(ValueError, match="has the walks of .*length=2.* wanted .*length=3"):
-        RandomWalkKernel(num_walks=6, num_steps=3).load(tmp_path / "psi.safetensors")
+        AddRandomWalks(num_walks=6, num_steps=3).load(tmp_path / "psi.safetensors")
     (tmp_path / "bad").write_bytes(b"nothing")
     for name in ("bad", "missing"):
         with pytest.raises(ValueError, match=f"{name}: no walks to load"):
             other.load(tmp_path / name)
-    with pytest.raises(ValueError, match="apply RandomWalkKernel first"):
+    with pytest.raises(ValueError, match="apply AddRandomWalks first"):
         walk_mask(graphs()[0])
 
 
@@ -105,8 +105,8 @@ def test_walks_of_another_graph_are_refused(change, weighted):
     for data in stored:
         if weighted:
             data.edge_weight = torch.rand(data.num_edges)
-    parts = [RandomWalkKernel(num_walks=6, num_steps=2)(data) for data in stored]
-    message = "walk_index is that of another graph: .* apply RandomWalkKernel after"
+    parts = [AddRandomWalks(num_walks=6, num_steps=2)(data) for data in stored]
+    message = "walk_index is that of another graph: .* apply AddRandomWalks after"
     changed = change(parts[3].clone())
     with pytest.raises(ValueError, match=f"^{message}"):
         walk_mask(changed)
@@ -116,7 +116,7 @@ def test_walks_of_another_graph_are_refused(change, weighted):
 
 
 def test_walks_stay_where_the_graph_is_the_same():
-    data = RandomWalkKernel(num_walks=6, num_steps=2)(graphs()[0])
+    data = AddRandomWalks(num_walks=6, num_steps=2)(graphs()[0])
     expected = walk_mask(data).dense()
     order = torch.randperm(data.num_edges)
     data.edge_index = data.edge_index[:, order]  # edges have no order
@@ -130,7 +130,7 @@ def test_walks_stay_where_the_graph_is_the_same():
 
 def test_batches_of_any_graphs_know_their_walks():
     """Also those whose walks, nodes or edges are one or none."""
-    parts = [RandomWalkKernel(num_walks=6, num_steps=2)(data) for data in graphs()]
+    parts = [AddRandomWalks(num_walks=6, num_steps=2)(data) for data in graphs()]
     for some in (parts, parts[1:2], parts[3:5], parts[::-1]):
         batch = Batch.from_data_list(some)
         if batch.num_nodes:
@@ -140,7 +140,7 @@ def test_batches_of_any_graphs_know_their_walks():
 def test_files_of_earlier_versions_are_read(tmp_path):
     """Settings in a file are text, which names steps as it did when files were first written."""
     file = tmp_path / "walks.safetensors"
-    transform = RandomWalkKernel(num_walks=6, num_steps=2, seed=3)
+    transform = AddRandomWalks(num_walks=6, num_steps=2, seed=3)
     transform(graphs()[0])
     transform.save(file)
     with safe_open(file, "pt") as stored:

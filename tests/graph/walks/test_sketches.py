@@ -4,12 +4,12 @@ import pytest
 import torch
 
 from tests.graph.graphs import random_graph
-from vit_rpe.graph import RandomWalkMask, graphots
+from vit_rpe.graph import RWGNK, graphots
 
 
 def test_graphots_are_a_kernel_of_features_and_topology():
     edges, x = random_graph(15, 25), torch.rand(16, 3)
-    mask = RandomWalkMask(num_walks=10)(edges, num_nodes=16)
+    mask = RWGNK(num_walks=10)(edges, num_nodes=16)
     phi = torch.nn.functional.elu(x) + 1
     exact = mask.dense().float() * (phi @ phi.mT)
     errors = [float((g @ g.mT - exact).square().mean().sqrt())

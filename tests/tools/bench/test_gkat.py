@@ -20,15 +20,21 @@ def test_the_benchmark_of_the_layer(bench, tmp_path, monkeypatch, capsys):
     monkeypatch.delenv("VIT_RPE_DATA", raising=False)
     monkeypatch.setitem(bench.SIZES, "citeseer", 60)
     file = tmp_path / "b.json"
-    code = bench.main(["--only", "motif,citeseer", "--seconds", "0.05", "--json", str(file)])
+    code = bench.main(["--only", "motif,citeseer,batch", "--seconds", "0.05", "--json", str(file)])
     report = json.loads(file.read_text())
-    assert code == (not all(bar["met"] for bar in report["cases"][1]["bars"]))
-    assert [case["graph"] for case in report["cases"]] == ["motif", "citeseer"]
+    bars = [bar for case in report["cases"] for bar in case["bars"]]
+    assert code == (not all(bar["met"] for bar in bars))
+    cases = {case["graph"]: case for case in report["cases"]}
+    assert cases.keys() == {"motif", "citeseer", "batch"}
     for case in report["cases"]:
-        assert {bench.OURS, bench.EXPLICIT, bench.DENSE, "PyG GATConv"} <= set(case["layers"])
+        wanted = {bench.OURS, bench.GAT, bench.ADDITIVE + bench.WIDE, bench.EXACT}
+        if case["graph"] != "batch":
+            wanted |= {bench.EXPLICIT, bench.DENSE}
+        assert wanted <= set(case["layers"])
         assert all(row["train_ms"] > 0 for row in case["layers"].values())
-    assert (
-        len(report["cases"][1]["bars"]) == 3 and "dense GAT / GKATConv" in capsys.readouterr().out
+    assert len(cases["citeseer"]["bars"]) == 3 and "dense GAT / GKATConv" in capsys.readouterr().out
+    assert cases["batch"]["bars"][0]["aim"] == (
+        "batch: GKATConv exact / PyG GATConv, time to train, at most"
     )
     bench.main(["--million", "--nodes", "300", "--json", str(file)])
     large = json.loads(file.read_text())["million"]
@@ -38,10 +44,10 @@ def test_the_benchmark_of_the_layer(bench, tmp_path, monkeypatch, capsys):
 
 def test_layers_of_the_benchmark_agree(bench):
     """GKAT-0 gets the same mask as GKATConv, and the dense GAT layer is PyG's sparse one."""
-    edges, n, _ = bench.graph("motif")
+    edges, sizes, _ = bench.graph("motif")
     torch.manual_seed(0)
-    layers = bench.contestants(edges, n)
-    x = torch.randn(n, bench.CHANNELS)
+    layers = bench.contestants(edges, sizes)
+    x = torch.randn(sum(sizes), bench.CHANNELS)
     explicit, linear = layers[bench.EXPLICIT][0], layers["GKATConv ReLU"][0]
     explicit.load_state_dict(linear.state_dict(), strict=False)
     explicit.features = linear.features

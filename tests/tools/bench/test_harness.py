@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 from importlib import import_module
 
@@ -92,7 +93,7 @@ def test_tables_and_slopes():
 def test_lists_of_options():
     assert chosen("b", ["a/b", "a/c", "b"]) == ["a/b", "b"]
     assert positive_integers("16,32") == [16, 32]
-    with pytest.raises(ValueError):
+    with pytest.raises(argparse.ArgumentTypeError, match="above 0, got '0'"):
         positive_integers("16,0")
 
 

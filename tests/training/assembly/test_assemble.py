@@ -64,7 +64,7 @@ def test_what_cannot_be_is_refused_in_one_line(run, copy, overrides, message):
         pytest.skip("wandb is installed here")
     code, shown = again(run, copy, *overrides)
     assert code == 2 and message in shown, shown
-    assert shown.count("\n") == 1 and shown.startswith("train.py: error: ")
+    assert shown.count("\n") == 1 and shown.startswith("vit-rpe train: error: ")
     assert not (copy.parent / "b").exists()
 
 

@@ -54,7 +54,7 @@ def test_weights_of_another_model_say_what_does_not_fit(place, classes):
 
     no_token = {"class_token": False, "global_pool": "avg"}
     vit = line(weights(place, "vit_tiny_patch16_224", **SMALL, **no_token))
-    assert "tools/convert_timm.py makes a Performer of them" in vit
+    assert "vit-rpe convert makes a Performer of them" in vit
     token = line(weights(place, "performer_rpe2d_tiny_patch16_224", **SMALL))
     assert "the weights have a class token, the model not" in token
     other = line(weights(place, "resnet10t"))

@@ -13,8 +13,9 @@ import torch
 from tests.training.launch import launch, train
 from tests.training.runs import assert_same_run, losses, make_data, progress, write_recipe
 from tests.training.stops import run_and_stop
+from vit_rpe.cli.train import main
 from vit_rpe.data import FolderLock
-from vit_rpe.training import CheckpointError, RecipeError, main
+from vit_rpe.training import CheckpointError, RecipeError
 from vit_rpe.training.assembly.resume import find_resume
 from vit_rpe.training.loop.optim import Schedule
 from vit_rpe.training.recipe.file import load_recipe
@@ -35,7 +36,7 @@ def place(tmp_path_factory) -> Path:
     assert launch(run_and_stop, recipe, stop) == [75]
     shutil.copytree(folder / "a", folder / "whole", symlinks=True)
     code, shown = train("--recipe", recipe, "experiment=whole", "resume=auto")
-    assert code == 0 and "best      eval_top1 " in shown
+    assert code == 0 and "best        eval_top1 " in shown
     return folder
 
 
@@ -124,7 +125,9 @@ def test_a_damaged_newest_checkpoint_is_passed_over(place, copy):
     code, shown = again(place, f"output={copy.parent}", "resume=auto")
     assert code == 0
     first = shown.splitlines()[0]
-    assert first.startswith("train.py: warning: ") and "step-00000013/model.safetensors" in first
+    assert (
+        first.startswith("vit-rpe train: warning: ") and "step-00000013/model.safetensors" in first
+    )
     assert first.endswith("; continuing from epoch-0002")
     assert_same_run(copy, place / "whole")
     assert newest.is_dir(), "it is evidence, and not listed by what the run went on from"
@@ -182,7 +185,9 @@ def test_a_finished_run_gets_longer_exactly(place, tmp_path):
 def test_a_folder_that_cannot_be_made_is_one_line(place, tmp_path, output):
     (tmp_path / "file").write_text("")
     code, shown = again(place, f"output={output.format(tmp=tmp_path)}")
-    assert code == 2 and shown.startswith("train.py: error: [Errno ") and shown.count("\n") == 1
+    assert (
+        code == 2 and shown.startswith("vit-rpe train: error: [Errno ") and shown.count("\n") == 1
+    )
 
 
 def full_disk(recipe: str, *overrides: str) -> int:

@@ -44,8 +44,8 @@ def test_a_folder_of_images_names_the_tool_that_makes_shards(place):
         (place / "images" / "train" / name).parent.mkdir(parents=True)
         Image.new("RGB", (8, 8)).save(place / "images" / "train" / name)
     line = refused(place, f"data_dir={place}/images")
-    assert f"python tools/make_shards.py folder {place}/images SHARDS" in line
-    assert "(tools/make_shards.py makes shards)" in refused(place, "data_dir=nowhere")
+    assert f"vit-rpe shards folder {place}/images SHARDS" in line
+    assert "(vit-rpe shards makes shards)" in refused(place, "data_dir=nowhere")
 
 
 def test_a_missing_validation_split_names_the_way_without(place):

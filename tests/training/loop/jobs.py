@@ -26,7 +26,7 @@ def has_steps(folder: Path, number: int = 3) -> Callable[[], bool]:
 
 def train_as_a_job(recipe: str, errors: str, *overrides: str) -> int:
     """A run with a process group of its own, its standard error in a file."""
-    from vit_rpe.training import main
+    from vit_rpe.cli.train import main
 
     multiprocessing.set_start_method("fork", force=True)  # what train.py has by itself
     os.setpgid(0, 0)

@@ -25,7 +25,7 @@ def diverge(recipe: str, *overrides: str) -> Any:
     """Training on images that become NaN from step 3 on, on the last rank alone."""
     import os
 
-    from vit_rpe.training import main
+    from vit_rpe.cli.train import main
     from vit_rpe.training.loop import trainer
 
     train_step = trainer.Trainer.train_step

@@ -37,7 +37,7 @@ def test_a_stuck_rank_ends_the_run_and_is_named(recipe, tmp_path, begin):
     assert processes[0].exitcode == 4
     shown = (tmp_path / "err").read_text()
     line = [each for each in shown.splitlines() if "error" in each]
-    assert len(line) == 1 and line[0].startswith("train.py: error: rank 0 has been at "), shown
+    assert len(line) == 1 and line[0].startswith("vit-rpe train: error: rank 0 has been at "), shown
     assert ", collective_timeout is 2 s; rank 1 was last seen at " in line[0]
     assert line[0].endswith(" s ago") and "Traceback" not in shown
     with FolderLock(tmp_path / "a", "run"):  # that of a dead owner is in nobody's way
@@ -68,4 +68,5 @@ def test_ranks_whose_launcher_was_killed_save_and_end(recipe, tmp_path, begin):
     until(lambda: all(map(gone, ranks)), 30)
     shown = (tmp_path / "err").read_text()
     assert progress(tmp_path / "a")["step"] >= 3
-    assert "SIGTERM: stopping after this step" in shown and "Traceback" not in shown, shown
+    # which rank notices first, and says so, is a matter of chance
+    assert "stopped by a signal after step" in shown and "Traceback" not in shown, shown

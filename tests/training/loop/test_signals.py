@@ -50,6 +50,16 @@ def test_before_the_first_step_a_signal_stops_at_once(number):
             time.sleep(1)
 
 
+def test_a_stop_is_not_taken_for_an_error_of_what_was_going_on():
+    """As it was of a C++ build, which then counted as impossible, and the run went on without."""
+    with pytest.raises(Stopped), StopFlag():
+        try:
+            os.kill(os.getpid(), signal.SIGUSR1)
+            time.sleep(1)
+        except Exception:
+            pass
+
+
 def test_an_error_because_others_stopped_is_a_stop():
     with pytest.raises(Stopped), StopFlag() as stop:
         stop.asked = "SIGTERM"

@@ -12,6 +12,7 @@ import vit_rpe  # noqa: F401  registers the models
 from vit_rpe.training import load_recipe
 from vit_rpe.training.assembly.loaders import training_transform
 from vit_rpe.training.assembly.model import build_model
+from vit_rpe.training.loop.optim import Schedule
 from vit_rpe.training.loop.task import Task
 from vit_rpe.training.run import modality_for
 
@@ -42,6 +43,28 @@ def test_those_of_imagenet_train_what_they_say():
         other = load_recipe(FOLDER / f"{name}.yaml")
         same = {"model": one.model, "experiment": one.experiment}
         assert other.model_copy(update=same) == one and other.model != one.model
+
+
+def schedule(path: Path, steps: int) -> tuple[Schedule, torch.optim.Optimizer]:
+    recipe = load_recipe(path)
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=recipe.lr)
+    return Schedule(recipe, optimizer, steps), optimizer
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
+def test_a_recipe_has_a_learning_rate_at_every_epoch(path):
+    recipe, (made, _) = load_recipe(path), schedule(path, 10)
+    before = int(recipe.warmup_epochs) if recipe.warmup_prefix else 0
+    assert isinstance(made.epochs, int) and made.epochs == recipe.epochs + before
+
+
+def test_the_schedule_of_90_epochs():
+    """Up to 3e-3 within 10,000 steps, then in a straight line down to 1e-5."""
+    made, optimizer = schedule(FOLDER / "imagenet1k_performer_rpe2d_base_90ep.yaml", 312)
+    rates = {0: 0.0, 4992: 1.5e-3, 9984: 3e-3, 19032: (3e-3 + 1e-5) / 2, 28080: 1e-5}
+    for step, rate in rates.items():
+        made.at(step)
+        assert optimizer.param_groups[0]["lr"] == pytest.approx(rate, abs=1e-6), step
 
 
 @pytest.mark.parametrize(

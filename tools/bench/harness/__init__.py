@@ -1,6 +1,7 @@
 """What the benchmarks share: measuring in turns, one style of options, tables, bars and reports."""
 
-from .measuring import in_turns, peak_mb, timed, try_once
+from vit_rpe.measuring import in_turns, peak_mb, timed, try_once
+
 from .options import (
     add_common,
     bench_parser,

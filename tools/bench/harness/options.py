@@ -6,7 +6,7 @@ import argparse
 
 import torch
 
-from tools.common.command_line import (
+from vit_rpe.cli.command_line import (
     Parser,
     described_parser,
     new_file,

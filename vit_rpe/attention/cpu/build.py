@@ -16,7 +16,7 @@ import torch
 
 NATIVE_ENV = "VIT_RPE_NATIVE"
 _HERE = Path(__file__).parent
-_SOURCES = [_HERE / name for name in ("explicit.cpp", "scan.cpp", "softmax.cpp")]
+_SOURCES = [_HERE / name for name in ("explicit.cpp", "gram.cpp", "scan.cpp", "softmax.cpp")]
 _HEADERS = [_HERE / "grid.h"]
 # loops that round to whole numbers and compare become vectors only if neither may raise a flag
 _FLAGS = ["-O3", "-fopenmp", "-fno-math-errno", "-fno-trapping-math"]
@@ -71,6 +71,7 @@ def _build() -> None:
         from torch.utils.cpp_extension import load  # slow to import
 
         cpu = torch.backends.cpu.get_cpu_capability()
+        _announce(_name(cpu))
         load(
             _name(cpu),
             [str(source) for source in _SOURCES],
@@ -81,6 +82,17 @@ def _build() -> None:
     finally:
         os.environ["PATH"] = path
         noise.setLevel(level)
+
+
+def _announce(name: str) -> None:
+    """Say why nothing happens for a while, if these sources have not been compiled here before."""
+    from torch.utils import cpp_extension
+
+    folder = Path(cpp_extension._get_build_directory(name, False))
+    if not (folder / f"{name}.so").is_file():
+        logging.getLogger("vit_rpe").warning(
+            "vit_rpe compiles its C++ attention for this CPU, once: about half a minute"
+        )
 
 
 def _name(cpu: str) -> str:

@@ -31,6 +31,7 @@ from ..cost import PathCosts, explicit_cost
 from ..paths.recompute import differentiable_once, gradients_by_recomputing
 from ..plan import AttentionPlan, AttentionRequest, ConcretePath, KernelName
 from ..reference import safe_denominator
+from ..tables import TableGroups, border_weights
 from . import build
 
 
@@ -244,45 +245,9 @@ def _unfolded(offsets: Tensor, grid: tuple[int, ...]) -> Tensor:
     return tables.movedim(1, d).flatten(1)
 
 
-def border_weights(
-    parts: Sequence[Tensor | None], p: int, lead: torch.Size, device: torch.device
-) -> Tensor:
-    """Row, column and corner of the border of each table, (T, 2 p + p p)."""
-    shapes = ((p,), (p,), (p, p))
-    weights = [
-        (torch.ones(shape, device=device) if part is None else part).expand(*lead, *shape)
-        for part, shape in zip(parts, shapes, strict=True)
-    ]
-    return torch.cat([x.reshape(prod(lead), -1) for x in weights], 1)
-
-
 def table_bytes(request: AttentionRequest) -> int:
     """Bytes of all tables, written out."""
     mask = request.leaf
     assert isinstance(mask, Toeplitz | Exponential)
     cells = prod(mask.grid[1:])
     return prod(mask.batch_shape) * 2 * mask.grid[0] * cells**2 * request.dtype.itemsize
-
-
-class TableGroups:
-    """Samples grouped by the table that masks them: leading dims as T tables and S samples of each.
-
-    `masks` are the leading dims of the mask, which broadcast against `batch_shape`.
-    """
-
-    def __init__(self, batch_shape: torch.Size, masks: torch.Size):
-        sizes = [1] * (len(batch_shape) - len(masks)) + list(masks)
-        own = [dim for dim, size in enumerate(sizes) if size > 1]
-        shared = [dim for dim, size in enumerate(sizes) if size == 1]
-        self._order = [*own, *shared]
-        self._batch_shape = [batch_shape[dim] for dim in self._order]
-        self._shape = [prod([batch_shape[dim] for dim in dims]) for dims in (own, shared)]
-
-    def split(self, x: Tensor) -> Tensor:
-        """(..., L, C) -> (T, S, L, C)."""
-        return x.permute(*self._order, -2, -1).reshape(*self._shape, *x.shape[-2:])
-
-    def join(self, x: Tensor) -> Tensor:
-        """(T, S, L, C) -> (..., L, C)."""
-        back = [self._order.index(dim) for dim in range(len(self._order))]
-        return x.reshape(*self._batch_shape, *x.shape[-2:]).permute(*back, -2, -1)

@@ -22,7 +22,7 @@ from ..paths.recompute import differentiable_once
 
 @cache
 def register_operators() -> None:
-    """Tell torch about `vit_rpe::explicit_grid`, `scan_grid` and `softmax_grid`, once."""
+    """Tell torch about `explicit_grid`, `scan_grid`, `softmax_grid` and `sparse_gram`, once."""
     ops = torch.ops.vit_rpe
     library = torch.library
     library.register_fake("vit_rpe::explicit_grid", _explicit_shapes)
@@ -37,6 +37,13 @@ def register_operators() -> None:
     library.register_autograd("vit_rpe::scan_grid", _scan_backward, setup_context=_keep_scan)
     library.register_autograd(
         "vit_rpe::softmax_grid", _softmax_backward, setup_context=_keep_softmax
+    )
+    library.register_fake("vit_rpe::sparse_gram", _gram_shapes)
+    library.register_fake("vit_rpe::sparse_gram_backward", _gram_backward_shapes)
+    library.register_autograd("vit_rpe::sparse_gram", _gram_backward, setup_context=_keep_gram)
+    register_flop_formula(ops.sparse_gram)(_gram_flops)
+    register_flop_formula(ops.sparse_gram_backward)(
+        lambda grad, total, *shapes, **options: 2 * _gram_flops(*shapes[:3], *shapes[4:])
     )
     register_flop_formula(ops.explicit_grid)(_explicit_flops)
     register_flop_formula(ops.explicit_grid_backward)(_explicit_backward_flops)
@@ -188,3 +195,44 @@ def _softmax_backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Any, ...]:
     tensors = ctx.saved_tensors
     *gradients, bias = torch.ops.vit_rpe.softmax_grid_backward(grad, *tensors, *ctx.options)
     return *gradients, None if tensors[5] is None else bias, None, None, None
+
+
+# --- sparse_gram(q, k, v, starts, columns, values, and transposed, keep) -> sums, total, rows ----
+
+
+def _gram_shapes(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor]:
+    length, heads, channels = v.shape
+    width = 32 // v.element_size()  # numbers in a vector
+    row = heads * q.shape[2] * _whole(channels, width) + _whole(heads * q.shape[2], width)
+    sums = v.new_empty(length, heads, _whole(channels, width))[..., :channels]
+    return sums, v.new_empty(length, heads), v.new_empty(length if rest[-1] else 0, row)
+
+
+def _whole(size: int, width: int) -> int:
+    return -(-size // width) * width
+
+
+def _gram_backward_shapes(
+    grad: Tensor, total: Tensor, q: Tensor, k: Tensor, v: Tensor, *_: Any
+) -> tuple[Tensor, ...]:
+    dv = v.new_empty(*v.shape[:2], _whole(v.shape[2], 32 // v.element_size()))
+    return _like(q), _like(k), dv[..., : v.shape[2]]
+
+
+def _keep_gram(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    q, k, v, *matrix, _ = inputs
+    ctx.save_for_backward(q, k, v, output[2], *matrix)
+    ctx.mark_non_differentiable(output[2])
+
+
+@partial(differentiable_once, instead="path='explicit', or VIT_RPE_NATIVE=0 in the environment,")
+def _gram_backward(ctx: Any, grad: Tensor, total: Tensor, _: Tensor) -> tuple[Any, ...]:
+    gradients = torch.ops.vit_rpe.sparse_gram_backward(grad, total, *ctx.saved_tensors)
+    return *gradients, *(None,) * 7
+
+
+def _gram_flops(
+    q: Sequence[int], k: Sequence[int], v: Sequence[int], *matrix: Sequence[int], **_: Any
+) -> int:
+    """Two products with all columns of all heads."""
+    return 2 * 2 * matrix[2][0] * v[1] * q[2] * (v[2] + 1)

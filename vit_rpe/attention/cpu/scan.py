@@ -24,7 +24,8 @@ from ..paths.product import absolute_bound
 from ..paths.recompute import recomputed
 from ..paths.scan import TorchScan, scan
 from ..plan import AttentionPlan, AttentionRequest
-from .explicit import TableGroups, attend_on_grid, unavailable
+from ..tables import TableGroups
+from .explicit import attend_on_grid, unavailable
 
 
 class CpuScan(TorchScan):

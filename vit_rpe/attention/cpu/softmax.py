@@ -21,7 +21,8 @@ from .. import structure
 from ..cost import PathCosts, explicit_cost
 from ..plan import AttentionPlan, AttentionRequest, ConcretePath, KernelName
 from ..reference import log_weights
-from .explicit import TableGroups, border_weights, no_table, table_bytes, unavailable
+from ..tables import TableGroups, border_weights
+from .explicit import no_table, table_bytes, unavailable
 
 # Bytes that all tables may take, written out, without a budget.
 _MOST_TABLE_BYTES = 1 << 30

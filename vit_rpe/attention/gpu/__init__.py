@@ -1,5 +1,6 @@
-"""The explicit path on a GPU, fused."""
+"""The explicit path on a GPU, fused in Triton: linear attention, and by softmax."""
 
-from .flex import FlexExplicit
+from .linear import FusedLinear
+from .softmax import FusedTableSoftmax
 
-__all__ = ["FlexExplicit"]
+__all__ = ["FusedLinear", "FusedTableSoftmax"]

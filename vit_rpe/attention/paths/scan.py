@@ -68,17 +68,23 @@ class TorchScan:
     def run(
         self, plan: AttentionPlan, request: AttentionRequest, q: Tensor, k: Tensor, v: Tensor
     ) -> Tensor:
-        blocks = iter(plan.blocks)
+        def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            blocks = iter(plan.blocks)
 
-        def leaf(q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> tuple[Tensor, Tensor]:
-            with without_autocast(q.device.type):
-                return scan(q, k, v, mask, next(blocks), plan.budget, request.nonnegative)
+            def leaf(q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> tuple[Tensor, Tensor]:
+                with without_autocast(q.device.type):
+                    return scan(q, k, v, mask, next(blocks), plan.budget, request.nonnegative)
 
-        def sums(q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> tuple[Tensor, Tensor]:
-            return structure.term_sums(q, k, v, mask, leaf)
+            def sums(q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> tuple[Tensor, Tensor]:
+                return structure.term_sums(q, k, v, mask, leaf)
 
-        features, floor = request.features, request.floor
-        return structure.attend(q, k, v, request.mask, sums, features=features, floor=floor)
+            features, floor = request.features, request.floor
+            return structure.attend(q, k, v, request.mask, sums, features=features, floor=floor)
+
+        ones = all(isinstance(mask, Ones) for mask in structure.scan_leaves(request.mask))
+        if ones and request.device.type != "cpu":  # cheaper to make again than to keep
+            return recomputed(attend, q, k, v)
+        return attend(q, k, v)
 
 
 def scan(

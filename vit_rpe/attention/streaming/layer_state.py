@@ -82,6 +82,7 @@ class LinearState:
         common = common_dtype(q, k, v)
         with without_autocast(q.device.type):
             features, p = self._features, self._prefix
+            q, k = q.to(common), k.to(common)
             q, k = features.query(features.cast_and_normalize(q)), features.cast_and_normalize(k)
             v = F.pad(v.to(common), (0, 1), value=1.0)  # one more column: the normalizer
             k1, fade = self._scaled(*features.scaled_key(k[..., p:, :]))

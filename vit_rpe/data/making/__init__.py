@@ -4,7 +4,7 @@ The names below are public.
 """
 
 from .datasets import digits, torchvision_dataset
-from .encode import frame_archive, h264
+from .encode import folder_archive, frame_archive, h264
 from .folders import endings_in_words, image_folder, video_folder
 from .held_out import hold_out
 from .idx import idx_folder, read_idx
@@ -30,6 +30,7 @@ __all__ = [
     "csv_file",
     "digits",
     "endings_in_words",
+    "folder_archive",
     "frame_archive",
     "h264",
     "hold_out",

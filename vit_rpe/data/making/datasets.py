@@ -17,7 +17,7 @@ from .sources import Arrays, Dataset, Source
 
 def digits() -> dict[str, Arrays]:
     """Load scikit-learn's 1,797 real 8 x 8 digits; every fifth of each class is for validation."""
-    bunch = import_extra("sklearn.datasets", "report", "the set of digits").load_digits()
+    bunch = import_extra("sklearn.datasets", "train", "the set of digits").load_digits()
     images = np.round(bunch.images * (255 / 16)).astype(np.uint8)  # values are 0 to 16
     labels = bunch.target
     order = np.empty_like(labels)  # within the class

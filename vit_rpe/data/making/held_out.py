@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from ..hashing import unit_interval
 from .sources import Files, Source
 
 NAME = "val"
@@ -44,7 +45,7 @@ def _held_out(files: Files, fraction: float) -> list[int]:
 def _hash(name: str) -> float:
     """Hash a name to a number from 0 to 1, evenly."""
     digest = hashlib.sha256(name.encode("utf-8", "surrogateescape")).digest()
-    return int.from_bytes(digest[:8]) / 2**64
+    return unit_interval(digest)
 
 
 def _part(files: Files, numbers: Sequence[int]) -> Files:

@@ -209,7 +209,7 @@ def _open_listed(
 
 def _fetched(table: str, info: Info, storage: Storage) -> str:
     """Copy a remote index, of the version of this info, to a local file that can be mapped."""
-    path = _cache_path("index", table, repr(info))
+    path = cache_path("index", table, repr(info))
     if not path.exists():
         with storage.open(table) as source, atomic_write(path) as target:
             target.write(source.read())
@@ -225,7 +225,7 @@ def _open_cached(
 ) -> Shards:
     """Open shards by an index in the cache, made now if it is missing or a file has changed."""
     known = [(url, _stamp(url)) for url in urls]
-    path = _cache_path("rows", *map(str, known), *options.endings, str(VERSION))
+    path = cache_path("rows", *map(str, known), *options.endings, str(VERSION))
     lengths = _kept_lengths(path)
     if lengths is None:
         work = partial(index_shard, storage=storage, endings=options.endings)
@@ -269,7 +269,8 @@ def _stamp(url: str) -> str:
     return f"{status.st_size} {status.st_mtime_ns}"
 
 
-def _cache_path(kind: str, *parts: str) -> Path:
+def cache_path(kind: str, *parts: str) -> Path:
+    """Return where the cache keeps a table that these texts identify."""
     digest = hashlib.sha256("\n".join(parts).encode()).hexdigest()[:32]
     return cache_folder() / "index" / f"{kind}-{digest}.npy"
 

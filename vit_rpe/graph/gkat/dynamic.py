@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ..edges import Graph, as_graph
-from ..walks.kernel import RandomWalkMask, WalkKernel
+from ..walks.kernel import RWGNK, WalkKernel
 from .conv import GKATConv
 
 
@@ -17,7 +17,7 @@ class DynamicWalks:
 
     The first walks take the edges by their weights. After `redraw` a walk goes from i to j with a
     probability proportional to the masked attention M[i, j] K(q_i, k_j) at that edge, the mean over
-    heads: O(E) for a layer, never the L x L matrix. The edges' own weights remain as factors.
+    heads: never the L x L matrix of a large graph. The edges' own weights remain as factors.
 
         walks = DynamicWalks(edge_index)
         for epoch in range(epochs):
@@ -32,12 +32,12 @@ class DynamicWalks:
         edge_weight: Tensor | None = None,
         *,
         num_nodes: int | None = None,
-        walks: RandomWalkMask | None = None,
+        walks: RWGNK | None = None,
     ):
         graph = as_graph(edge_index, edge_weight, num_nodes=num_nodes, undirected=False)
         self.edge_index, self.num_nodes = graph.edge_index, graph.num_nodes
         self.edge_weight = graph.weights
-        self.walks = walks or RandomWalkMask()
+        self.walks = walks or RWGNK()
         self.draws = 0
         self.mask = self._draw(self.edge_weight)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from torch import Tensor
@@ -10,7 +11,8 @@ from vit_rpe.masks import Mask
 
 from ..edges import Graph
 from ..identity import graph_digest
-from ..walks.kernel import RandomWalkMask
+from ..spectral import Diffusion
+from ..walks.kernel import RWGNK
 
 _KEPT = 8  # masks of the graphs that were seen last
 
@@ -21,6 +23,30 @@ class MaskMaker(Protocol):
     def __call__(
         self, edge_index: Any, edge_weight: Tensor | None = None, *, num_nodes: int | None = None
     ) -> Mask: ...
+
+
+@dataclass(frozen=True)
+class DiffusionKernel:
+    """A maker of `Diffusion` masks: heat that has spread along the edges for a time `lam`."""
+
+    lam: float = 1.0
+    kind: str = "laplacian"
+    tol: float = 1e-8
+
+    def __call__(
+        self,
+        edge_index: Tensor | Graph,
+        edge_weight: Tensor | None = None,
+        *,
+        num_nodes: int | None = None,
+    ) -> Diffusion:
+        return Diffusion(
+            edge_index, edge_weight, num_nodes=num_nodes,
+            lam=self.lam, kind=self.kind, tol=self.tol, nonnegative=self.lam >= 0,
+        )  # fmt: skip
+
+
+NAMED = {"rwgnk": RWGNK, "diffusion": DiffusionKernel}
 
 
 class RecentMasks:
@@ -35,7 +61,7 @@ class RecentMasks:
     def __reduce__(self) -> tuple[type[RecentMasks], tuple[()]]:
         return RecentMasks, ()
 
-    def mask(self, make: RandomWalkMask, graph: Graph) -> Mask:
+    def mask(self, make: RWGNK | DiffusionKernel, graph: Graph) -> Mask:
         """Return the mask of this graph; make it if the graph is not one of the last."""
         digest = graph_digest(graph.edge_index, graph.edge_weight, num_nodes=graph.num_nodes)
         key = make, graph.edge_index.device, digest
@@ -48,11 +74,17 @@ class RecentMasks:
         return mask
 
 
-def as_maker(mask: MaskMaker | None) -> MaskMaker:
+def as_maker(mask: MaskMaker | str | None) -> MaskMaker:
     """Check the maker of a layer's masks, by default RWGNK; a mask itself is a ValueError."""
     if mask is None:
-        return RandomWalkMask()
-    wanted = "mask must be a function of (edge_index, edge_weight, *, num_nodes) that makes a mask"
+        return RWGNK()
+    names = " or ".join(repr(name) for name in NAMED)
+    wanted = (
+        f"mask must be {names}, or a function of (edge_index, edge_weight, *, num_nodes) that "
+        "makes a mask"
+    )
+    if isinstance(mask, str) and mask in NAMED:
+        return NAMED[mask]()
     if isinstance(mask, Mask):
         raise ValueError(f"{wanted}, got a {type(mask).__name__}: give it to forward(x, mask=...)")
     if isinstance(mask, type) and issubclass(mask, Mask):

@@ -21,7 +21,7 @@ from ..walks.visits import Visits
 from ..walks.walks import random_walks
 
 
-class RandomWalkKernel(BaseTransform):
+class AddRandomWalks(BaseTransform):
     """A transform that adds the nodes that random walks visit.
 
     `walk_index` (2, V) has the pairs of a node and one that its walks have visited, `walk_count`
@@ -34,7 +34,7 @@ class RandomWalkKernel(BaseTransform):
     order of graphs does not matter.
     """
 
-    def __init__(self, num_walks: int = 50, num_steps: int = 3, seed: int = 0):
+    def __init__(self, num_walks: int = 20, num_steps: int = 3, seed: int = 0):
         self.num_walks, self.num_steps, self.seed = num_walks, num_steps, seed
         self._cache: dict[str, tuple[Tensor, Tensor]] = {}
 
@@ -88,13 +88,23 @@ class RandomWalkKernel(BaseTransform):
         return f"RandomWalkMask({walks}, lam=1.0, alpha=1.0, seed={self.seed})"
 
     def __repr__(self) -> str:
-        return f"RandomWalkKernel({self.num_walks}, {self.num_steps}, {self.seed})"
+        return f"AddRandomWalks({self.num_walks}, {self.num_steps}, {self.seed})"
 
 
-def walk_mask(data: Data | Any, lam: float | Tensor = 1.0, alpha: float = 1.0) -> WalkKernel:
-    """Make RWGNK of a graph, or of a batch of graphs, that went through `RandomWalkKernel`."""
+def walk_mask(
+    data: Data | Any,
+    lam: float | Tensor = 1.0,
+    alpha: float = 1.0,
+    *,
+    nonnegative: bool | None = None,
+) -> WalkKernel:
+    """Make RWGNK of a graph, or of a batch of graphs, that went through `AddRandomWalks`.
+
+    The mask knows the graphs of its batch. `nonnegative` is for a `lam` that is a tensor: the
+    promise that it stays so.
+    """
     if "walk_index" not in data or "walk_count" not in data:
-        raise ValueError("data has no walk_index and walk_count: apply RandomWalkKernel first")
+        raise ValueError("data has no walk_index and walk_count: apply AddRandomWalks first")
     _check_graphs(data)
     index, count = data.walk_index, data.walk_count
     graph = as_graph(index, num_nodes=data.num_nodes, undirected=False, name="walk_index")
@@ -110,7 +120,10 @@ def walk_mask(data: Data | Any, lam: float | Tensor = 1.0, alpha: float = 1.0) -
         index, count = index[:, order], count[order]
     pattern = SparseMatrix.from_sorted(row_starts(index[0], n), index[1], (n, n))
     # at step 0 every walk is at its own node
-    return WalkKernel(Visits(pattern, count.mT.contiguous(), int(count[:, 0].max())), lam, alpha)
+    visits = Visits(pattern, count.mT.contiguous(), int(count[:, 0].max()))
+    mask = WalkKernel(visits, lam, alpha, nonnegative=nonnegative)
+    sizes = data.ptr.diff().tolist() if "ptr" in data else [n]
+    return mask.in_parts(sizes)  # pyright: ignore[reportReturnType]
 
 
 def _graphs(data: Any) -> Tensor:
@@ -133,5 +146,5 @@ def _check_graphs(data: Any) -> None:
         graph = f"graph {int((walked == here).all(1).long().argmin())} of the batch: "
     raise ValueError(
         f"{graph}walk_index is that of another graph: its nodes, edges or weights have changed "
-        "since; apply RandomWalkKernel after whatever changes them"
+        "since; apply AddRandomWalks after whatever changes them"
     )

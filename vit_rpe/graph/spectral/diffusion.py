@@ -5,6 +5,7 @@ Shapes: L nodes, H heads, C columns.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from copy import copy
 from typing import Any
 
@@ -101,6 +102,20 @@ class Diffusion(GraphMask):
         lam = self.lam.double()[..., None, None]
         return self._without_noise(torch.matrix_exp(-lam * generator))
 
+    def known_parts(self) -> Mask:
+        return self if self.part_sizes is not None else self.in_parts(self.operator.parts)
+
+    @full_precision
+    def diagonal_blocks(self, starts: Sequence[int], sizes: Sequence[int]) -> Tensor:
+        """Form blocks by the eigenvalues of each, which are computed once: O(n^3)."""
+        values, vectors = self.operator.eigen(starts, sizes)
+        heat = (-self.lam.double()[..., None, None] * values).exp()
+        blocks = (vectors * heat[..., None, :]) @ vectors.mT
+        inside = torch.arange(max(sizes)) < torch.tensor(sizes)[:, None]  # exp(0) is 1 beyond
+        inside = (inside[:, None] & inside[..., None]).to(blocks.device)
+        blocks = blocks.masked_fill(~inside, 0.0)
+        return self._without_noise(self.operator.conjugated(blocks, starts, sizes))
+
     @full_precision
     def rows(self, start: int, stop: int) -> Tensor:
         """Compute rows by the action of the transpose on unit columns, to all digits."""
@@ -119,9 +134,10 @@ class Diffusion(GraphMask):
         comes in float64, whatever the precision of lam: keys of wide range make small entries
         count.
         """
-        norm = self.operator.norm(self.lam.detach().double())[..., None, None]
+        own = (...,) + (None,) * (matrix.ndim - self.lam.ndim)  # dims of the matrices
+        norm = self.operator.norm(self.lam.detach().double())[own]
         noise = matrix.abs() <= torch.finfo(matrix.dtype).eps * norm
-        hidden = noise | ((matrix < 0) & (self.lam[..., None, None] >= 0))
+        hidden = noise | ((matrix < 0) & (self.lam[own] >= 0))
         return matrix.masked_fill(hidden, 0.0).to(self.lam.dtype)
 
     def components(self) -> Tensor:

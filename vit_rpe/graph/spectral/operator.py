@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -47,6 +48,14 @@ def local_order(row: Tensor, column: Tensor, n: int) -> Tensor:
     return torch.from_numpy(order.astype("int64"))
 
 
+def _stacked(x: Tensor, starts: Sequence[int], sizes: Sequence[int]) -> Tensor:
+    """Stack slices of x, padded by ones: (B, n)."""
+    index = torch.arange(max(sizes), device=x.device)
+    begin, size = (torch.tensor(y, device=x.device)[:, None] for y in (starts, sizes))
+    inside = index < size
+    return x[(begin + index).masked_fill(~inside, 0)].masked_fill(~inside, 1.0)
+
+
 class Operator:
     """A matrix T of a graph, and the symmetric matrix S with T = R S R^-1, scaled to [-1, 1].
 
@@ -81,11 +90,47 @@ class Operator:
         self.is_diagonal = self.matrix.in_order(given)
         self.interval = self._interval()
         self._scaled: dict[torch.dtype, Tensor] = {}
+        self._eigen: dict[object, tuple[Tensor, Tensor]] = {}
 
     @cached_property
     def components(self) -> Tensor:
         pattern = self.adjacency[0]
         return connected_components(pattern.row, pattern.column, pattern.shape[0])
+
+    @cached_property
+    def parts(self) -> tuple[int, ...]:
+        """Lengths of consecutive parts of the nodes between which there are no edges."""
+        return tuple(self.adjacency[0].parts().tolist())
+
+    def eigen(self, starts: Sequence[int], sizes: Sequence[int]) -> tuple[Tensor, Tensor]:
+        """Decompose blocks of S between nodes: eigenvalues (B, n), vectors (B, n, n); kept."""
+        key = tuple(starts), tuple(sizes)
+        if key not in self._eigen:
+            matrix = self.blocks(starts, sizes)
+            if self.root is not None:
+                root = _stacked(self.root, starts, sizes)
+                matrix = matrix * root[:, None, :] / root[..., None]
+            values, vectors = torch.linalg.eigh(matrix)
+            self._eigen[key] = values, vectors
+        return self._eigen[key]
+
+    def blocks(self, starts: Sequence[int], sizes: Sequence[int]) -> Tensor:
+        """Form blocks of T on the diagonal, padded by zeros: (B, n, n)."""
+        pattern, weight = self.adjacency
+        adjacency = pattern.blocks(pattern.in_order(weight), starts, sizes)
+        if not self.kind.laplacian:
+            return -adjacency
+        laplacian = torch.diag_embed(adjacency.sum(-1)) - adjacency
+        if not self.kind.normalized:
+            return laplacian
+        return laplacian / _stacked(self.degree, starts, sizes)[:, None, :]
+
+    def conjugated(self, blocks: Tensor, starts: Sequence[int], sizes: Sequence[int]) -> Tensor:
+        """Turn blocks of a function of S into those of the same function of T."""
+        if self.root is None:
+            return blocks
+        root = _stacked(self.root, starts, sizes)
+        return blocks * root[..., None] / root[:, None, :]
 
     def _interval(self) -> Interval:
         """Find an interval that contains the spectrum: Lanczos' estimate, capped by Gershgorin."""

@@ -5,6 +5,7 @@ Shapes: L nodes, T steps of a walk, C columns; leading dims of the values are he
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 
@@ -12,7 +13,7 @@ import torch
 from torch import Tensor
 
 from vit_rpe.masks import LowRank, Mask, Scaled
-from vit_rpe.masks.helpers import as_values, check_columns, check_rows
+from vit_rpe.masks.helpers import SparseFactor, as_values, check_columns, check_rows
 from vit_rpe.precision import full_precision
 
 from ..base import GraphMask
@@ -28,6 +29,7 @@ class WalkKernel(GraphMask):
 
     over the walks from i and the steps t at which they are at j. `lam` (...) is learnable; alpha =
     1 makes it a cosine. The features are sparse: O(visits) a column, in two sparse products.
+    `nonnegative` promises that no entry is; a number lam >= 0 says so itself.
     `walks` may also be their `Visits`, for instance those of a batch of graphs.
     """
 
@@ -39,7 +41,7 @@ class WalkKernel(GraphMask):
         lam: float | Tensor = 1.0,
         alpha: float = 1.0,
         *,
-        nonnegative: bool = False,
+        nonnegative: bool | None = None,
     ):
         if not isinstance(walks, Visits):
             check_walks(walks, "walks")
@@ -50,11 +52,40 @@ class WalkKernel(GraphMask):
         self.length = self.visits.pattern.shape[0]
         self.lam = as_values(lam, "lam")
         self.alpha = alpha
-        self.nonnegative = nonnegative
+        self._promise = nonnegative
+        self.nonnegative = bool(nonnegative)
+        if nonnegative is None and isinstance(lam, int | float):
+            self.nonnegative = lam >= 0
+        self._factors: dict[torch.dtype, SparseFactor] = {}
 
     @property
     def batch_shape(self) -> torch.Size:
         return self.lam.shape
+
+    def forget(self) -> None:
+        super().forget()
+        self.nonnegative = bool(self._promise)
+        self._factors = {}
+
+    def known_parts(self) -> Mask:
+        return self if self.part_sizes is not None else self.in_parts(self.visits.parts)
+
+    @property
+    def has_sparse_factor(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Whether lam is one number without a gradient; features are then computed once."""
+        fixed = self.lam.ndim == 0 and not self.lam.requires_grad
+        return fixed and self.visits.pattern.column.dtype == torch.int32
+
+    def sparse_factor(self, dtype: torch.dtype) -> SparseFactor:
+        if dtype not in self._factors:
+            pattern, values = self.visits.pattern, self._features(dtype).scaled_values()
+            self._factors[dtype] = SparseFactor(pattern, values, pattern.transposed(values))
+        return self._factors[dtype]
+
+    @full_precision
+    def diagonal_blocks(self, starts: Sequence[int], sizes: Sequence[int]) -> Tensor:
+        psi = self._features().blocks(starts, sizes)
+        return psi @ psi.mT
 
     def _coefficients(self, dtype: torch.dtype | None = None) -> Tensor:
         steps = torch.arange(self.visits.steps + 1, device=self.lam.device)
@@ -125,19 +156,20 @@ class WalkKernel(GraphMask):
         """The kernel of |lam| under the norms of lam."""
         scale = self._scale(self.visits.values(self._coefficients())).detach()
         bound = copy(self)
-        bound.lam, bound.alpha, bound._precomputed = self.lam.detach().abs(), 0.0, None
+        bound.lam, bound.alpha = self.lam.detach().abs(), 0.0
+        bound.forget()
         return Scaled(bound, left=scale, right=scale)
 
 
 @dataclass(frozen=True)
-class RandomWalkMask:
-    """A maker of the paper's mask, RWGNK: `RandomWalkMask(...)(edge_index, edge_weight)`.
+class RWGNK:
+    """A maker of the paper's mask, RWGNK: `RWGNK(...)(edge_index, edge_weight)`.
 
     The same seed gives the same walks on the same graph. A layer in training uses `redrawn()` in
     each forward pass.
     """
 
-    num_walks: int = 50
+    num_walks: int = 20
     num_steps: int = 3
     lam: float = 1.0
     alpha: float = 1.0
@@ -156,6 +188,6 @@ class RandomWalkMask:
         )  # fmt: skip
         return WalkKernel(walks, self.lam, self.alpha, nonnegative=self.lam >= 0)
 
-    def redrawn(self) -> RandomWalkMask:
-        """Return the same maker with a new seed, from torch's generator (`torch.manual_seed`)."""
-        return replace(self, seed=int(torch.randint(2**62, ())))
+    def redrawn(self, generator: torch.Generator | None = None) -> RWGNK:
+        """Return the same maker with a new seed, by default from torch's generator."""
+        return replace(self, seed=int(torch.randint(2**62, (), generator=generator)))

@@ -5,6 +5,7 @@ Shapes: L nodes, T steps of a walk, E pairs of nodes that have met, C columns.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
@@ -52,6 +53,11 @@ class Visits:
     def components(self) -> Tensor:
         """Parts of the graph, one number per node (L,), between which no walk has gone."""
         return connected_components(self.pattern.row, self.pattern.column, self.pattern.shape[0])
+
+    @cached_property
+    def parts(self) -> tuple[int, ...]:
+        """Lengths of consecutive parts of the nodes between which no walk has gone."""
+        return tuple(self.pattern.parts().tolist())
 
     def values(self, coefficients: Tensor) -> Tensor:
         return _Combination.apply(coefficients / self.num_walks, self.entries)
@@ -146,6 +152,10 @@ class WalkFeatures:
         if self.scale is None:
             return self.values
         return self.values * self.scale.index_select(-1, self.visits.pattern.row)
+
+    def blocks(self, starts: Sequence[int], sizes: Sequence[int]) -> Tensor:
+        """Form square blocks of Psi on the diagonal, padded by zeros: (..., B, n, n)."""
+        return self.visits.pattern.blocks(self.scaled_values(), starts, sizes)
 
     def rows(self, start: int, stop: int) -> Tensor:
         """Form rows of Psi, dense: (..., stop - start, L)."""

@@ -9,7 +9,7 @@ from torch import nn
 
 from vit_rpe.files import atomic_write
 
-from ..distributed import on_main, say
+from ..distributed import on_main, warn
 from ..loop.task import Task, Teacher
 from ..loop.trainer import Trainer
 from ..recipe.file import as_yaml
@@ -31,7 +31,7 @@ def assemble(run: Run, resume: Path | None = None) -> Trainer:
         check_same(recipe, saved_recipe(resume))
     config: dict[str, Any] = net.pretrained_cfg  # pyright: ignore
     if unseen := unseen_pixels(net, config["input_size"][-1]):
-        say(f"train.py: warning: {unseen}")
+        warn(unseen)
     loader = training_loader(run, inputs, config)
     trainer = Trainer(
         run,

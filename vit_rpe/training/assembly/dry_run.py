@@ -10,9 +10,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from vit_rpe.data.making import Arrays, Clips, VideoPreparation, make_shards
+from vit_rpe.messages import counted, entry
 
 from ..distributed import accelerator_for, broadcast, main_first
 from ..errors import RecipeError
@@ -23,7 +24,14 @@ from ..recipe.schema import Recipe
 from ..record.meter import BACKWARD
 from ..run import Run, make_run
 from .assemble import assemble
-from .plan import attention_path
+from .introduction import (
+    about_attention,
+    about_batch,
+    about_data,
+    about_machine,
+    about_model,
+    about_weights,
+)
 from .shards import open_inputs
 
 SAMPLES = 2  # of a piece of a batch: enough to mix
@@ -36,17 +44,17 @@ def dry_run(recipe: Recipe) -> None:
     say(as_yaml(recipe))
     with tempfile.TemporaryDirectory(prefix="vit_rpe-dry-run-") as folder:
         run = make_run(recipe, accelerator, Path(broadcast(accelerator, folder)))
-        pieces = recipe.grad_accum_steps
-        piece = run.per_rank // pieces
+        piece = run.per_rank // recipe.grad_accum_steps
+        say(about_machine(run))
         trainer = assemble(_small(_with_data(run, say)))
         net, flops = trainer.learner.net, trainer.meter.flops
-        say(f"processes   {run.world_size} on {run.device.type}, {run.precision}")
-        parts = f"{run.world_size} processes x {pieces} pieces x {piece}"
-        say(f"batch       {recipe.batch_size} = {parts}")
-        say(f"model       {recipe.model}, {_count(net):,} parameters")
-        say(f"attention   {attention_path(net) or 'the model decides'}")
+        say(entry("batch", about_batch(run)))
+        say(about_model(recipe, net))
+        say(about_attention(net, piece, run.device))
+        say(about_weights(recipe, net))
         sample = _with_article(run.modality.sample)
-        say(f"FLOPs       {_giga(flops)} G for {sample}, {_giga(flops, BACKWARD)} G in training")
+        of_sample = f"{_giga(flops)} G for {sample}, {_giga(flops, BACKWARD)} G in training"
+        say(entry("FLOPs", of_sample))
         say(_memory(trainer, _step(trainer), piece))
         say("a step, an evaluation and a checkpoint: passed")
 
@@ -65,14 +73,11 @@ def _with_data(run: Run, say: Any) -> Run:
     try:
         inputs = open_inputs(run)
     except RecipeError as error:
-        say(f"data        {error}: random {run.modality.sample}s stand in")
+        say(entry("data", f"{error}: random {run.modality.sample}s stand in"))
         return main_first(run.accelerator, lambda: _with_random_samples(run))
-    samples = inputs.train.num_samples * recipe.aug_repeats
-    steps = samples // recipe.batch_size
-    named, classes = len(inputs.train.classes), f"{inputs.num_classes} classes"
-    if named and named < inputs.num_classes:
-        classes += f" (num_classes), of which the shards name {named}"
-    say(f"data        {samples} samples, {steps} steps in an epoch, {classes}")
+    say(about_data(recipe, inputs))
+    steps = inputs.train.num_samples * recipe.aug_repeats // recipe.batch_size
+    say(entry("epoch", counted(steps, "step")))
     return run
 
 
@@ -102,7 +107,8 @@ def _memory(trainer: Trainer, saved: int, piece: int) -> str:
         "activations": activations,
     }
     shown = ", ".join(f"{name} {size / 1e6:,.0f}" for name, size in parts.items() if size)
-    return f"memory      about {sum(parts.values()) / 1e6:,.0f} MB for each process: {shown}"
+    total = sum(parts.values()) / 1e6
+    return entry("memory", f"about {total:,.0f} MB for each process: {shown}")
 
 
 def _with_random_samples(run: Run) -> Run:
@@ -118,7 +124,7 @@ def _with_random_samples(run: Run) -> Run:
     else:
         make_shards(Clips(pixels, labels, []), folder, "train", VideoPreparation())
     changes = {"data_dir": str(folder), "train_split": "train", "num_classes": classes}
-    changes["val_split"] = recipe.val_split and "train"
+    changes.update(val_fraction=0.0, val_split="train" if recipe.has_validation else None)
     return run.with_recipe(recipe.model_copy(update=changes))
 
 
@@ -140,10 +146,6 @@ def saved_bytes(call: Callable[[], object], parameters: Sequence[Tensor]) -> int
 
 def _bytes(tensors: Any) -> int:
     return sum(tensor.nbytes for tensor in tensors)
-
-
-def _count(net: nn.Module) -> int:
-    return sum(parameter.numel() for parameter in net.parameters())
 
 
 def _giga(flops: int | None, times: int = 1) -> str:

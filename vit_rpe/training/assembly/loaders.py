@@ -77,23 +77,27 @@ def evaluation_loader(
     `config` is timm's data config of the model; `options` are those of a Loader, such as rank,
     workers and device.
     """
-    check_data_config(config)
     modality = modality or Images()
     plan = Plan(shards.lengths, batch_size * world_size, shuffle=False, drop_last=False)
-    side, transform_options = config["input_size"][-1], _evaluation_options(config)
-    try:
-        transform = modality.transform(side, training=False, options=transform_options)
-    except (ValueError, KeyError, TypeError) as error:
-        raise RecipeError(f"evaluation (interpolation, crop_pct, ...): {error}") from None
     return Loader(
         shards,
         plan,
-        transform,
+        evaluation_transform(modality, config),
         modality=modality,
         world_size=world_size,
         num_classes=num_classes,
         **options,
     )
+
+
+def evaluation_transform(modality: Modality, config: dict[str, Any]) -> Transform:
+    """Make the transform of samples that a model judges, from timm's data config of the model."""
+    check_data_config(config)
+    try:
+        side, options = config["input_size"][-1], _evaluation_options(config)
+        return modality.transform(side, training=False, options=options)
+    except (ValueError, KeyError, TypeError) as error:
+        raise RecipeError(f"evaluation (interpolation, crop_pct, ...): {error}") from None
 
 
 def training_transform(recipe: Recipe, modality: Modality, config: dict[str, Any]) -> Transform:

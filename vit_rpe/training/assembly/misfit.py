@@ -8,6 +8,8 @@ from itertools import islice
 
 from torch import nn
 
+from vit_rpe.program import typed
+
 from ..record.saved_model import Shape
 
 _TOKENS = {"cls_token": "a class token", "reg_token": "register tokens"}
@@ -32,13 +34,13 @@ def misfit(shapes: Mapping[str, Shape], model: nn.Module, heads: Sequence[str]) 
             return f"the {has} have {words}, the {lacks} not".replace("model have", "model has")
     if missing and all(_OURS.search(name) for name in missing):
         return (
-            "these are weights of a ViT of timm's, without masks; tools/convert_timm.py makes a "
-            "Performer of them"
+            "these are weights of a ViT of timm's, without masks; "
+            f"{typed('convert')} makes a Performer of them"
         )
     parts = [
-        _listed("the model has {} arrays that the weights lack", missing),
-        _listed("the weights have {} that the model lacks", [n for n in given if n not in own]),
-        _listed("{} have another shape", _other_shapes(own, given)),
+        listed("the model has {} arrays that the weights lack", missing),
+        listed("the weights have {} that the model lacks", [n for n in given if n not in own]),
+        listed("{} have another shape", _other_shapes(own, given)),
     ]
     return "; ".join(filter(None, parts)) or None
 
@@ -51,6 +53,7 @@ def _other_shapes(own: Mapping[str, Shape], given: Mapping[str, Shape]) -> list[
     ]
 
 
-def _listed(words: str, names: Sequence[str]) -> str:
+def listed(words: str, names: Sequence[str]) -> str:
+    """Return the number and the first names of some arrays, or nothing if there are none."""
     shown = ", ".join(islice(names, _SHOWN)) + (", ..." if len(names) > _SHOWN else "")
     return f"{words.format(len(names))} ({shown})" if names else ""

@@ -16,7 +16,7 @@ from ..errors import CheckpointError, RecipeError
 from ..recipe.schema import Recipe
 from ..record.find import find_weights
 from ..record.saved_model import shapes_in
-from .misfit import is_of, misfit
+from .misfit import is_of, listed, misfit
 
 _BRIEF = reprlib.Repr()
 _BRIEF.maxdict = 20
@@ -72,6 +72,23 @@ def model_arguments(recipe: Recipe) -> dict[str, Any]:
     if recipe.num_frames is not None:
         kwargs.setdefault("num_frames", recipe.num_frames)
     return kwargs
+
+
+def loaded_weights(recipe: Recipe, model: nn.Module) -> list[str]:
+    """Say in a few lines what a model has of its `initial_checkpoint`, and what it has not.
+
+    timm has loaded everything but the classifier, which has to fit the number of classes.
+    """
+    assert recipe.initial_checkpoint is not None
+    file = find_weights(recipe.initial_checkpoint)
+    given, own, heads = shapes_in(file), model.state_dict(), _classifiers(recipe.model)
+    new = [n for n in own if is_of(n, heads) and tuple(given.get(n, ())) != tuple(own[n].shape)]
+    resized = [n for n in own if n in given and tuple(given[n]) != tuple(own[n].shape)]
+    resized = [name for name in resized if name not in new]
+    lines = [f"{len(own) - len(new)} of {len(own)} tensors, from {file}"]
+    lines.append(listed("{} left as initialized, for other classes", new))
+    lines.append(listed("{} resampled to this size", resized))
+    return [line for line in lines if line]
 
 
 def unseen_pixels(model: nn.Module, side: int) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,10 @@ def build_planned(run: Run, inputs: Inputs, resume: Path | None) -> tuple[nn.Mod
     if attention_path(net) is None:
         return net, run
     piece = run.per_rank // run.recipe.grad_accum_steps
-    net.path = broadcast(run.accelerator, net.attention_plan(piece, run.device).path)
+    plan = net.attention_plan(piece, run.device)
+    words = f"{plan.path} path, {plan.form}: {plan.reason}"
+    net.path = broadcast(run.accelerator, plan.path)  # the words are for the main process only
+    run = replace(run, provenance={**run.provenance, "plan": words})
     return net, _with_path(run, net.path)
 
 

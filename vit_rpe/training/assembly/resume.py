@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 from pathlib import Path
 
-from ..distributed import say
+from ..distributed import warn
 from ..errors import CheckpointError, RecipeError
 from ..recipe.on_resume import may_follow
 from ..recipe.schema import Recipe
@@ -35,7 +35,7 @@ def find_resume(recipe: Recipe, folder: Path) -> Path | None:
         reason = f": {wrong[0]}" if wrong else ""
         raise CheckpointError(f"{folder} holds a run, but no whole checkpoint of it{reason}")
     for error in wrong:
-        say(f"train.py: warning: {error}; continuing from {newest.name}")
+        warn(f"{error}; continuing from {newest.name}")
     return newest
 
 

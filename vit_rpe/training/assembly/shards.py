@@ -15,15 +15,17 @@ from vit_rpe.data import (
     make_shards,
     open_shards,
     read_info,
+    split_by_key,
     try_decoder,
 )
 from vit_rpe.extras import MissingExtra
+from vit_rpe.program import typed
 
 from ..distributed import main_first
 from ..errors import RecipeError
 from ..recipe.schema import Recipe
 from ..recipe.sources import SOURCES
-from ..run import Run
+from ..run import Run, modality_for
 
 PATIENCE = 600.0  # seconds to wait for another run that makes the same shards
 
@@ -42,11 +44,16 @@ def open_inputs(run: Run) -> Inputs:
     return main_first(run.accelerator, lambda: _inputs(run.recipe, run.modality, run.is_main))
 
 
+def validation_shards(recipe: Recipe) -> tuple[Shards | None, Modality]:
+    """Open what a recipe evaluates on, as it was; nothing is made."""
+    modality = modality_for(recipe)
+    return _splits(recipe, modality)[1], modality
+
+
 def _inputs(recipe: Recipe, modality: Modality, make: bool) -> Inputs:
     if make:
         _make(recipe)
-    train, val = (_open(recipe, modality, field) for field in ("train_split", "val_split"))
-    assert train is not None
+    train, val = _splits(recipe, modality)
     num_classes = recipe.num_classes or len(train.classes)
     if not num_classes:
         raise RecipeError(f"num_classes: the shards at {recipe.data_dir} do not say; give a number")
@@ -55,6 +62,18 @@ def _inputs(recipe: Recipe, modality: Modality, make: bool) -> Inputs:
             f"num_classes: {num_classes}, but the shards have {len(train.classes)} classes"
         )
     return Inputs(train, val, num_classes)
+
+
+def _splits(recipe: Recipe, modality: Modality) -> tuple[Shards, Shards | None]:
+    """Open what is trained on and what is evaluated: two splits, or two parts of one."""
+    train = _open(recipe, modality, "train_split")
+    assert train is not None
+    if not recipe.val_fraction:
+        return train, _open(recipe, modality, "val_split")
+    try:
+        return split_by_key(train, recipe.val_fraction)
+    except ShardError as error:
+        raise RecipeError(f"val_fraction: {error}") from None
 
 
 def _make(recipe: Recipe) -> None:
@@ -89,12 +108,15 @@ def _open(recipe: Recipe, modality: Modality, field: str) -> Shards | None:
 def _hint(recipe: Recipe, modality: Modality, field: str) -> str:
     """Say what to do if there are no shards, or none of a split."""
     if field == "val_split":
-        return "; val_split=null trains without evaluation"
+        return (
+            "; val_fraction=0.1 evaluates a part of the training split, val_split=null trains "
+            "without evaluation"
+        )
     folder = Path(recipe.data_dir).expanduser()
     if any(file.suffix[1:].lower() in modality.endings for file in _some_files(folder)):
-        command = f"python tools/make_shards.py {modality.command}"
-        return f"; {command} {folder} SHARDS makes shards of its files"
-    return " (tools/make_shards.py makes shards)"
+        command = typed("shards", modality.command, folder, "SHARDS")
+        return f"; {command} makes shards of its files"
+    return f" ({typed('shards')} makes shards)"
 
 
 def _some_files(folder: Path) -> Iterator[Path]:

@@ -16,6 +16,7 @@ from ..distributed import barrier, gather_objects, is_sharded
 from ..errors import Diverged
 from ..record.log import json_number
 from ..run import Run
+from .watch import watched_attention
 
 REPORT = "divergence.json"
 ROWS = 256  # rows of a mask that are looked at together
@@ -66,7 +67,7 @@ def layer_figures(model: nn.Module, images: Tensor) -> list[dict[str, Any]]:
 
 @contextmanager
 def _watched(model: nn.Module, figures: list[dict[str, Any]]) -> Iterator[None]:
-    hooks, layers = [], []
+    hooks = []
     found = False
 
     def watch(name: str) -> Callable[..., None]:
@@ -78,29 +79,17 @@ def _watched(model: nn.Module, figures: list[dict[str, Any]]) -> Iterator[None]:
 
         return hook
 
-    for name, module in model.named_modules():
-        hooks.append(module.register_forward_hook(watch(name or "model")))
-        if callable(getattr(module, "attend", None)) and callable(getattr(module, "mask", None)):
-            layers.append(module)
-            _watch_attention(name, module, figures)
-    try:
-        yield
-    finally:
-        for hook in hooks:
-            hook.remove()
-        for layer in layers:
-            del layer.attend  # the instance's, which hid the class's
-
-
-def _watch_attention(name: str, layer: Any, figures: list[dict[str, Any]]) -> None:
-    attend = layer.attend
-
-    def watched(q: Tensor, k: Tensor, v: Tensor, layout: Any, is_causal: bool) -> Tensor:
-        mask = layer.mask(q.shape[-2], q.device, layout, is_causal)
+    def measure(name: str, layer: Any, q: Tensor, k: Tensor, v: Tensor, mask: Any) -> None:
         figures.append({"layer": name, **attention_figures(layer, q, k, v, mask)})
-        return attend(q, k, v, layout, is_causal)
 
-    layer.attend = watched
+    with watched_attention(model, measure):
+        for name, module in model.named_modules():
+            hooks.append(module.register_forward_hook(watch(name or "model")))
+        try:
+            yield
+        finally:
+            for hook in hooks:
+                hook.remove()
 
 
 def attention_figures(layer: Any, q: Tensor, k: Tensor, v: Tensor, mask: Any) -> dict[str, Any]:

@@ -78,7 +78,7 @@ class Schedule:
     def _made(
         self, recipe: Recipe, optimizer: torch.optim.Optimizer, steps_per_epoch: int
     ) -> tuple[Any, int]:
-        return create_scheduler_v2(
+        scheduler, epochs = create_scheduler_v2(
             optimizer,
             sched=recipe.sched,
             num_epochs=recipe.epochs,
@@ -102,6 +102,7 @@ class Schedule:
             step_on_epochs=self._by_metric,
             updates_per_epoch=steps_per_epoch,
         )
+        return scheduler, int(epochs)  # 90.0 where a warmup of 32.0 epochs comes first
 
     def at(self, step: int) -> None:
         """Set the learning rate of a step."""

@@ -15,6 +15,8 @@ from contextlib import suppress
 from pathlib import Path
 from time import monotonic
 
+from vit_rpe.program import program
+
 from ..distributed import SLOW, StatusFiles
 
 STUCK = 4  # exit code
@@ -73,7 +75,7 @@ class Pulse:
             text = "; ".join(named) or "no rank is known to be behind"
             here = f"rank {rank} has been at {self._position} for {waited:.0f} s"
             limit = f"collective_timeout is {self.timeout:g} s"
-            os.write(2, f"train.py: error: {here}, {limit}; {text}\n".encode())
+            os.write(2, f"{program('train')}: error: {here}, {limit}; {text}\n".encode())
         else:
             self._done.wait(2 * self.interval)
         os._exit(STUCK)

@@ -20,12 +20,15 @@ from torch import Tensor, nn
 
 from vit_rpe.data import Batch, FolderLock, Loader
 
-from ..distributed import all_reduce_sum, any_rank, main_first, on_main
+from ..distributed import all_reduce_sum, any_rank, main_first, on_main, take_warnings
 from ..errors import Stopped
-from ..evaluation import Interrupted, evaluate
+from ..evaluation import Evaluation, Interrupted, evaluate
+from ..exhibits.collector import Collector
+from ..exhibits.origin import origin
 from ..record.checkpoint import Checkpoints, Snapshot
 from ..record.log import RunLog
 from ..record.meter import meter_for
+from ..record.model_card import ModelCard
 from ..record.progress import Progress, RunState, read_progress
 from ..record.progress_bar import ProgressBar, duration
 from ..run import Run
@@ -71,10 +74,11 @@ class Trainer:
         progress, snapshot = None, None
         if resume is not None:
             progress, snapshot = read_progress(resume, loader.shards, run.recipe.data_dir)
-        self.meter = meter_for(run, net)
+        self.meter, self.card = meter_for(run, net), ModelCard.of(run, net, loader, val_loader)
         self.learner = Learner(run, net, self.steps_per_epoch, snapshot)
         self.checkpoints = Checkpoints(run.folder / "checkpoints")
-        self.log, self.guard = RunLog(run), Guard(run)
+        self.run, self.log, self.guard = run, RunLog(run), Guard(run)
+        self.collector = Collector(run, net, self.log, self.steps_per_epoch, self.epochs)
         self.bar = ProgressBar(0, 0, active=False)
         self._log_position = 0
         if resume is not None and progress is not None and snapshot is not None:
@@ -134,6 +138,8 @@ class Trainer:
         learner, at = self.learner, self.state.step
         learner.schedule.at(at)
         images, targets = self.task.targets(batch)
+        if at in self.collector.batch_steps:
+            self.collector.batch(batch, images, targets)
         loss = learner.backward(self.task, images, targets, at)
         step = self._agree(loss, learner.clip())
         learner.update(at, step.finite)
@@ -177,36 +183,48 @@ class Trainer:
         state = self.state
         row: dict[str, Any] = {"epoch": state.epoch + 1}
         row["train_loss"] = state.loss_sum / state.loss_steps if state.loss_steps else math.nan
-        row.update(self._evaluated(state.epoch + 1))
+        results = self._evaluated(state.epoch + 1)
+        for prefix, result in results.items():
+            row.update({f"{prefix}_{name}": value for name, value in result.metrics.items()})
         row["lr"] = self.learner.lr
         metric: float | None = row.get(self.recipe.best_of)
         self.learner.schedule.after_epoch(state.epoch + 1, metric)
         state.history.append(row)
         state.epoch, state.loss_sum, state.loss_steps, state.skipped = state.epoch + 1, 0.0, 0, 0
-        self.log.write("epoch", state.step, **row)
-        shown = [f"{name} {row[name]:.4g}" for name in self.log.columns[1:] if name in row]
-        self.bar.line(f"epoch {state.epoch}/{self.epochs}: {', '.join(shown)}")
+        self.log.write("epoch", state.step, **row, evaluated=self.recipe.validation)
         sign = -1 if self.recipe.eval_metric == "loss" else 1
-        self.save(f"epoch-{state.epoch:04d}", None if metric is None else sign * metric)
+        score = None if metric is None else sign * metric
+        best = score is not None and all(score > other for _, other in state.ranking)
+        shown = f"{self._epoch_in_words(row)}{', best' if best else ''}"
+        self.bar.line(f"epoch {state.epoch}/{self.epochs}: {shown}")
+        self.save(f"epoch-{state.epoch:04d}", score)
         self.log.write_epochs(state.history)  # of which all rows are in a checkpoint
+        deciding = self.recipe.best_of.partition("_")[0]
+        self.collector.answers(state.epoch, results, deciding, state.ranking)
+        self.collector.masks(state.epoch, state.step)
 
-    def _evaluated(self, epoch: int) -> dict[str, float]:
-        """Return the metrics of the model and of its average, if an evaluation is due."""
+    def _epoch_in_words(self, row: dict[str, Any]) -> str:
+        """Return the figures of an epoch that fit into a line, as summary.csv names them."""
+        wanted = ("train_loss", "eval_loss", "eval_top1", f"eval_{self.recipe.eval_metric}")
+        shown = [name for name in dict.fromkeys((*wanted, self.recipe.best_of)) if name in row]
+        return f"{', '.join(f'{name} {row[name]:.4g}' for name in shown)}, lr {row['lr']:.2e}"
+
+    def _evaluated(self, epoch: int) -> dict[str, Evaluation]:
+        """Evaluate the model and its average, by their prefixes, if an evaluation is due."""
         due = epoch == self.epochs or epoch % self.recipe.val_interval == 0
         if self.val_loader is None or not due:
             return {}
-        found: dict[str, float] = {}
+        found: dict[str, Evaluation] = {}
         try:
             for prefix, model in self.learner.models().items():
-                metrics = evaluate(
+                found[prefix] = evaluate(
                     model,
                     self.val_loader,
                     self.accelerator,
                     self.task.num_classes,
                     stop=self._stop_in_evaluation,
                     channels_last=self.recipe.channels_last,
-                ).metrics
-                found.update({f"{prefix}_{name}": value for name, value in metrics.items()})
+                )
         except Interrupted:
             self._save_and_stop()
         return found
@@ -238,7 +256,9 @@ class Trainer:
         shards = self.loader.shards
         progress = Progress(state, self.log.position(), list(shards.lengths), shards.digest)
         net, args = self.learner.net, self.model_args
-        self.checkpoints.save(name, asdict(progress), snapshot, net, args)
+        is_best = score is not None and state.ranking[:1] == [(name, score)]
+        cards = self.card.texts(state.history[-1]) if is_best else None
+        self.checkpoints.save(name, asdict(progress), snapshot, net, args, cards)
         self._settle()
 
     def _settle(self) -> None:
@@ -255,6 +275,10 @@ class Trainer:
         stack.callback(self.log.close)
         position, history = self._log_position, state.history
         main_first(self.accelerator, lambda: self.log.open(state.step, position, history, settings))
+        if self.accelerator.is_main_process:
+            told = origin(self.run, self.learner.net)
+            self.log.write("start", state.step, **told, warnings=take_warnings())
+        self.collector.begin(state.epoch, state.step)
 
     def _count(self, batch: Batch, step: Step, waited: float, seconds: float) -> None:
         state, meter = self.state, self.meter
@@ -265,13 +289,19 @@ class Trainer:
         meter.add(seconds + waited, waited)
         epoch = f"epoch {batch.epoch + 1}/{self.epochs}"
         text = f"loss {step.loss:.4f}, lr {self.learner.lr:.2e}"
+        where = f"{epoch}, step {state.step}/{self.total_steps}"
         if self._is_due(self.recipe.log_interval) or state.step == self.total_steps:
             values = {"loss": step.loss, "lr": self.learner.lr, "grad_norm": step.gradient_norm}
             self.log.write("train", state.step, epoch=batch.epoch + 1, **values, **meter.report())
-            left = duration((self.total_steps - state.step) * meter.mean_step)
-            where = f"{epoch}, step {state.step}/{self.total_steps}"
-            self.bar.step_line(f"{where}: {text}, {meter.text()}, ETA {left}")
+            self.bar.step_line(f"{where}: {text}, {meter.text()}, {self._left()}")
+        elif state.step == self._first_step + 1:
+            self.bar.step_line(f"{where}: {text}, {seconds + waited:.2f} s for the first step")
+        elif self.bar.is_silent:
+            self.bar.step_line(f"{where}: {text}, {seconds + waited:.2f} s a step, {self._left()}")
         self.bar.update(epoch, f"{text}, {meter.text()}")
+
+    def _left(self) -> str:
+        return f"ETA {duration((self.total_steps - self.state.step) * self.meter.mean_step)}"
 
     def _is_due(self, interval: int) -> bool:
         return interval > 0 and self.state.step % interval == 0

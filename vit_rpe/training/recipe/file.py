@@ -12,14 +12,18 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
+from vit_rpe import messages
 from vit_rpe.files import read_regular
 from vit_rpe.messages import cut, shown
+from vit_rpe.program import typed
+from vit_rpe.shipped import ENDING, find_recipe, shipped
 
 from ..errors import RecipeError
 from .nearest import nearest
 from .schema import Recipe
 
 COMMAND_LINE = "command line"
+_NOT_TOLD = ("experiment", "output", "resume", "report")  # where a run is, not what it does
 MERGED = ("model_kwargs", "opt_kwargs", "kd_model_kwargs")  # by files key by key; null removes one
 # far more than any recipe has; a few lines of YAML can stand for any number of values
 MOST_BYTES, MOST_VALUES, DEEPEST, MOST_FILES = 1_000_000, 10_000, 20, 16
@@ -56,13 +60,36 @@ _Loader.add_implicit_resolver(
 
 
 def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
-    """Read a recipe, what it extends, and overrides (`key=value`) on top."""
-    values, origins = _read(Path(path), ())
+    """Read a recipe, what it extends, and overrides (`key=value`) on top.
+
+    A recipe is a path, or the name of one that is shipped (`quickstart`).
+    """
+    path = find_recipe(path)
+    values, origins = _read(path, ())
     for override in overrides:
         _override(values, origins, override)
     if values.get("experiment") is None:
-        values["experiment"] = Path(path).stem
+        values["experiment"] = path.stem
     return check(values, origins, str(path))
+
+
+def provenance(path: str | Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
+    """Return the file of a recipe, the one that it extends, and the keys in which they differ.
+
+    `changed` has for each key the value of the base, or the default, and the value of the recipe.
+    """
+    path = find_recipe(path)
+    base = read_mapping(path).get("extends")
+    before = _read(find_recipe(base, path.parent), ())[0] if isinstance(base, str) else {}
+    own = load_recipe(path, overrides)
+    required: Values = {"model": own.model, "data_dir": own.data_dir}
+    try:
+        compared = Recipe(**{**required, **before})
+    except ValidationError:  # a base need not be whole
+        compared = Recipe(**required)
+    pairs = {name: [getattr(compared, name), getattr(own, name)] for name in Recipe.model_fields}
+    changed = {k: pair for k, pair in pairs.items() if pair[0] != pair[1] and k not in _NOT_TOLD}
+    return {"file": str(path), "base": base, "overrides": list(overrides), "changed": changed}
 
 
 def check(values: Values, origins: Origins, where: str) -> Recipe:
@@ -85,7 +112,7 @@ def as_yaml(recipe: Recipe) -> str:
 
 def _read(path: Path, seen: tuple[Path, ...]) -> tuple[Values, Origins]:
     """Return the values of a file over those that it extends, and the file of each."""
-    own = _parse(path)
+    own = read_mapping(path)
     if path.resolve() in seen:
         chain = " -> ".join(each.name for each in (*seen, path))
         raise RecipeError(f"{path}: a recipe cannot extend itself ({chain})")
@@ -95,7 +122,7 @@ def _read(path: Path, seen: tuple[Path, ...]) -> tuple[Values, Origins]:
     if base is None:
         values, origins = {}, {}
     elif isinstance(base, str):
-        values, origins = _read(path.parent / base, (*seen, path.resolve()))
+        values, origins = _read(find_recipe(base, path.parent), (*seen, path.resolve()))
     else:
         raise RecipeError(f"{path}: extends: one path of a recipe, got {shown(base)}")
     for name, value in own.items():
@@ -104,11 +131,12 @@ def _read(path: Path, seen: tuple[Path, ...]) -> tuple[Values, Origins]:
     return values, origins
 
 
-def _parse(path: Path) -> Values:
+def read_mapping(path: Path, kind: str = "recipe") -> Values:
+    """Read a YAML file that maps names to values; `kind` is what it should be, in messages."""
     try:
         text = read_regular(path, MOST_BYTES).decode()
     except FileNotFoundError:
-        raise RecipeError(f"{path}: no such recipe") from None
+        raise RecipeError(f"{path}: no such {kind}{_instead(path, kind)}") from None
     except (OSError, UnicodeDecodeError) as error:
         raise RecipeError(f"{_text(str(path))} cannot be read: {cut(error)}") from None
     try:
@@ -116,9 +144,15 @@ def _parse(path: Path) -> Values:
     except ValueError as error:
         raise RecipeError(cut(f"{path} is not YAML: {error}")) from None
     if not isinstance(data, dict):
-        raise RecipeError(f"{path}: a recipe is a mapping of keys to values, got {shown(data)}")
+        raise RecipeError(f"{path}: a {kind} is a mapping of keys to values, got {shown(data)}")
     _check_bounds(data, str(path))
     return {str(name): value for name, value in data.items()}
+
+
+def _instead(path: Path, kind: str) -> str:
+    """Name the shipped file that a wrong path was probably meant to be."""
+    close = messages.nearest(path.name.removesuffix(ENDING), shipped(kind))
+    return f"{close}; {typed('recipes', 'list')} prints those that are shipped"
 
 
 def _load(text: str) -> Any:

@@ -1,7 +1,8 @@
-"""The known name that a wrong one was probably meant to be."""
+"""The recipe key that a wrong one was probably meant to be."""
 
 from collections.abc import Iterable
-from difflib import get_close_matches
+
+from vit_rpe import messages
 
 ALIASES = {  # what other trainers, and people, call a key: going by letters would mislead
     "lr": ("learning_rate", "base_lr", "lr_base", "blr", "max_lr"),
@@ -47,5 +48,4 @@ def nearest(name: str, known: Iterable[str]) -> str:
     """Return `; nearest is 'x'`, or nothing if no known name is close."""
     known = list(known)
     meant = _MEANT.get(name.lower().replace("-", "_"))
-    found = [meant] if meant in known else get_close_matches(name, known, n=1, cutoff=0.5)
-    return f"; nearest is {found[0]!r}" if found else ""
+    return messages.nearest(meant if meant in known else name, known)

@@ -1,6 +1,6 @@
 """The schema of a recipe: every key with its type, default and meaning, in one place.
 
-Names are timm's where timm has one. `python train.py --help-recipe` prints the keys as a table, and
+Names are timm's where timm has one. `vit-rpe train --help-recipe` prints the keys as a table, and
 docs/recipes.md holds it. A key that may differ when a run is resumed is marked `MayChange`. What
 keys must fulfill together is checked right below them.
 """
@@ -61,7 +61,11 @@ class Recipe(BaseModel):
         "positions and masks are resampled to img_size, and a classifier of another size is "
         "initialized",
     )
-    drop: BelowOne = Field(0.0, description="dropout")
+    drop: BelowOne = Field(
+        0.0,
+        description="dropout before the classifier; that in the blocks is a ViT's "
+        "model_kwargs.proj_drop_rate and pos_drop_rate",
+    )
     drop_path: BelowOne = Field(0.0, description="stochastic depth")
     grad_checkpointing: MayChange[bool] = Field(
         False, description="recompute activations in the backward pass"
@@ -99,6 +103,11 @@ class Recipe(BaseModel):
     )
     train_split: str = Field("train", description="split to train on")
     val_split: str | None = Field("val", description="split to evaluate on; null: no evaluation")
+    val_fraction: BelowOne = Field(
+        0.0,
+        description="part of the training split, by a hash of the keys, that is not trained on but "
+        "evaluated, in place of val_split; 0: none",
+    )
     data_cache: MayChange[str | None] = Field(
         None, description="folder that keeps copies of remote shards"
     )
@@ -137,6 +146,18 @@ class Recipe(BaseModel):
             made, cure = ("images", "take away") if videos else ("videos", "it needs")
             raise ValueError(f"data_source {self.data_source} makes {made}: {cure} num_frames")
         return self
+
+    @property
+    def has_validation(self) -> bool:
+        """Whether there is anything to evaluate during training."""
+        return self.val_split is not None or self.val_fraction > 0
+
+    @property
+    def validation(self) -> str | None:
+        """The samples that figures of the run are about, in words."""
+        if not self.val_fraction:
+            return self.val_split
+        return f"val_fraction {self.val_fraction:g} of {self.train_split}"
 
     # --- batches and length
     batch_size: Positive = Field(
@@ -314,7 +335,7 @@ class Recipe(BaseModel):
         low, *high = self.lr_noise or [0.0]
         _refuse(bool(high) and high < [low], f"lr_noise goes from low to high, got {self.lr_noise}")
         _refuse(
-            self.sched == "plateau" and (self.val_split is None or self.val_interval > 1),
+            self.sched == "plateau" and (not self.has_validation or self.val_interval > 1),
             "sched: plateau needs an evaluation after every epoch (val_split, val_interval: 1)",
         )
         return self
@@ -328,6 +349,12 @@ class Recipe(BaseModel):
     amp: bool | None = Field(None, description="mixed precision; null: what accelerate launch says")
     amp_dtype: Literal["bfloat16", "float16"] = Field(
         "bfloat16", description="dtype of mixed precision"
+    )
+    tf32: bool = Field(
+        False, description="NVIDIA GPUs: products of float32 in TF32, which has 10 bits"
+    )
+    deterministic: bool = Field(
+        False, description="GPUs: kernels that give the same bits every time, some of them slower"
     )
     device: MayChange[Literal["cpu", "cuda"] | None] = Field(
         None, description="null: a GPU where there is one"
@@ -369,6 +396,9 @@ class Recipe(BaseModel):
         "before the run ends and names the process that is stuck",
     )
     log_interval: MayChange[Positive] = Field(50, description="steps between two lines of the log")
+    report: MayChange[bool] = Field(
+        True, description="make report.html, a page to look at, when the run ends (docs/report.md)"
+    )
     log_wandb: MayChange[bool] = Field(False, description="log to Weights & Biases too")
     wandb_project: MayChange[str] = Field("vit_rpe", description="project there")
 

@@ -7,6 +7,7 @@ run/checkpoints/
     ema/                 the same for the moving average
     optimizer.safetensors
     state.json           counters, metrics, structure of the optimizer's state, checksums
+    README.md            a model card, if it was the best; people may change it: it has no checksum
   last -> epoch-0003     links for people, replaced atomically; this program does not need them
   best -> epoch-0002
 
@@ -23,7 +24,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -131,8 +132,12 @@ class Checkpoints:
         snapshot: Snapshot,
         model: nn.Module,
         model_args: dict[str, Any],
+        cards: Mapping[str, str] | None = None,
     ) -> None:
-        """Write a checkpoint under a free name and point `last` at it; `progress` is plain JSON."""
+        """Write a checkpoint under a free name and point `last` at it; `progress` is plain JSON.
+
+        `cards` are texts for people, by the names of their files.
+        """
         self.folder.mkdir(parents=True, exist_ok=True)
         part = self.folder / f"{_HIDDEN}{name}"
         shutil.rmtree(part, ignore_errors=True)
@@ -153,6 +158,9 @@ class Checkpoints:
             "sha256": {str(file.relative_to(part)): sha256_of(file) for file in files},
         }
         (part / STATE).write_text(json.dumps({**state, "checksum": checksum_of(state)}))
+        for card, text in (cards or {}).items():
+            (part / card).write_text(text, encoding="utf-8")
+            files.append(part / card)
         for file in (*files, part / STATE, *(p for p in part.iterdir() if p.is_dir()), part):
             _sync(file)
         part.rename(self.folder / name)

@@ -8,7 +8,11 @@ import json
 import math
 import os
 from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, TextIO
+
+from torch import Tensor
 
 from vit_rpe.files import atomic_write
 
@@ -25,6 +29,7 @@ class RunLog:
     def __init__(self, run: Run):
         self.folder, self.accelerator, self.active = run.folder, run.accelerator, run.is_main
         self.columns: tuple[str, ...] = COLUMNS + (EMA_COLUMNS if run.recipe.model_ema else ())
+        self._part = run.recipe.validation if run.recipe.val_fraction else None
         self._file: TextIO | None = None
 
     def open(
@@ -57,12 +62,19 @@ class RunLog:
     def write(self, event: str, step: int, **values: Any) -> None:
         """Append a line to log.jsonl; the trackers get its numbers."""
         if self._file is not None:
-            line = {"event": event, "step": step, **_plain(values)}
+            now = datetime.now(UTC).isoformat(timespec="seconds")
+            line = {"event": event, "step": step, **_plain(values), "time": now}
             self._file.write(json.dumps(line) + "\n")
             self._file.flush()
             numbers = {f"{event}/{k}": v for k, v in values.items() if isinstance(v, (int, float))}
             if numbers:
                 self.accelerator.log(numbers, step=step)
+
+    def picture(self, name: str, pixels: Tensor, step: int) -> None:
+        """Show a picture in TensorBoard: bytes (1 or 3 colors, rows, columns)."""
+        for tracker in self.accelerator.trackers:
+            if tracker.name == TRACKER:
+                tracker.log_images({name: pixels[None].numpy()}, step=step)  # pyright: ignore
 
     def write_epochs(self, history: Sequence[dict[str, Any]]) -> None:
         """Rewrite summary.csv, with a row for each epoch."""
@@ -79,11 +91,16 @@ class RunLog:
             self._file = None
 
     def _summary(self, history: Sequence[dict[str, Any]]) -> None:
-        """Write all rows that the checkpoint knows, so that no epoch appears twice."""
+        """Write all rows that the checkpoint knows, so that no epoch appears twice.
+
+        Figures of a part of the training split are marked as such by one more column.
+        """
         text = io.StringIO()
-        writer = csv.DictWriter(text, self.columns, restval="", lineterminator="\n")
+        part = {} if self._part is None else {"evaluated": self._part}
+        columns = (*self.columns, *part)
+        writer = csv.DictWriter(text, columns, restval="", lineterminator="\n")
         writer.writeheader()
-        writer.writerows(history)
+        writer.writerows({**row, **part} for row in history)
         with atomic_write(self.folder / SUMMARY) as file:
             file.write(text.getvalue().encode())
 
@@ -91,6 +108,14 @@ class RunLog:
         for tracker in self.accelerator.trackers:
             if tracker.name == "wandb":
                 tracker.store_init_configuration(settings)
+
+
+def read_summary(run: str | Path) -> list[dict[str, float]]:
+    """Return the numbers of each epoch of a run, by the columns of its summary.csv."""
+    with open(Path(run) / SUMMARY, newline="") as file:
+        rows = list(csv.DictReader(file))
+    wanted = {*COLUMNS, *EMA_COLUMNS}
+    return [{k: float(v) for k, v in row.items() if k in wanted and v} for row in rows]
 
 
 def json_number(value: float) -> float | str:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from datetime import timedelta
+from time import monotonic
 
 from tqdm import tqdm
+
+SILENCE = 20.0  # seconds after which a plain line is due, however few steps there were
 
 
 class ProgressBar:
@@ -13,10 +17,10 @@ class ProgressBar:
 
     def __init__(self, total: int, done: int, active: bool):
         self.total, self.active = total, active
-        self._bar = None
+        self._bar, self._last_line = None, -math.inf
         if active and sys.stderr.isatty():
             form = (
-                "{desc} {percentage:3.0f}% |{bar:20}| {n}/{total} [{elapsed}<{remaining}]{postfix}"
+                "{desc} {percentage:3.0f}% |{bar:10}| {n}/{total} [{elapsed}<{remaining}]{postfix}"
             )
             self._bar = tqdm(total=total, initial=done, bar_format=form)
 
@@ -27,8 +31,14 @@ class ProgressBar:
             self._bar.set_postfix_str(text, refresh=False)
             self._bar.update()
 
+    @property
+    def is_silent(self) -> bool:
+        """Whether nobody has seen anything for a while."""
+        return self.active and self._bar is None and monotonic() - self._last_line > SILENCE
+
     def line(self, text: str) -> None:
         """Print a permanent line."""
+        self._last_line = monotonic()
         if self._bar is not None:
             self._bar.write(text, file=sys.stderr)
         elif self.active:

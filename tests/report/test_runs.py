@@ -1,0 +1,98 @@
+"""Reports and figures of real runs."""
+
+import json
+import shutil
+
+import pytest
+
+from vit_rpe.report import (
+    calibration_figure,
+    confusion_figure,
+    curves_figure,
+    masks_figure,
+    write_report,
+)
+from vit_rpe.report.content import content_of
+from vit_rpe.report.run import read_run
+from vit_rpe.report.subject import subject_of_run
+from vit_rpe.training import CheckpointError
+
+
+def content(*folders):
+    return content_of([subject_of_run(read_run(folder)) for folder in folders])
+
+
+def test_a_report_shows_what_the_run_wrote(runs):
+    shown = content(runs / "first")["runs"][0]
+    rows = (runs / "first" / "summary.csv").read_text().splitlines()
+    column = rows[0].split(",").index("ema_top1")
+    accuracy = [float(row.split(",")[column]) for row in rows[1:]]
+    curve = next(c for c in shown["curves"]["accuracy"] if c["name"] == "average")
+    assert curve["y"] == pytest.approx(accuracy, rel=1e-5)
+    assert shown["answers"]["metrics"]["top1"] == pytest.approx(max(accuracy), abs=1e-3)
+    assert len(shown["curves"]["loss"][0]["x"]) == 6  # a line of the log for each step
+    assert shown["masks"]["epochs"] == [0, 1, 2]
+    assert [batch["epoch"] for batch in shown["batches"]] == [1, 2]
+    assert all(s["pictures"][0] is not None for s in shown["batches"][0]["samples"])
+    assert shown["recipe"]["changed"]["mixup"] == ["0.0", "0.4"]
+    assert "mixup" in shown["recipe"]["values"] and shown["notes"] == []
+    session = dict(shown["origin"][0]["rows"])
+    assert "torch" in session["Versions"] and "world_size 1" in session["Processes"]
+    assert "path" in session["Model"]
+
+
+def test_a_run_without_exhibits_data_or_checkpoints_has_a_report_too(runs, tmp_path):
+    run = tmp_path / "old"
+    shutil.copytree(runs / "first", run, symlinks=True)
+    shutil.rmtree(run / "exhibits")
+    recipe = (run / "recipe.yaml").read_text()
+    (run / "recipe.yaml").write_text(recipe.replace(str(runs / "data"), str(tmp_path / "gone")))
+    (run / "log.jsonl").write_text((run / "log.jsonl").read_text() + "{half a line\n")
+    shown = content(run)["runs"][0]
+    assert shown["answers"] is None and shown["explorer"] is None and shown["curves"]
+    assert len(shown["masks"]["layers"]) == 2, "those of the model itself"
+    assert any(note.startswith("the data: ") for note in shown["notes"])
+    assert any("1 lines cannot be read" in note for note in shown["notes"])
+    shutil.rmtree(run / "checkpoints")
+    shown = content(run)["runs"][0]
+    assert shown["masks"] is None and any("the model: " in note for note in shown["notes"])
+
+
+def test_skipped_steps_and_bad_samples_are_listed(runs, tmp_path):
+    run = tmp_path / "bad"
+    shutil.copytree(runs / "first", run, symlinks=True)
+    line = {"event": "skipped", "step": 3, "keys": ["<i>k</i>"], "loss": "nan"}
+    with open(run / "log.jsonl", "a") as log:
+        log.write(json.dumps(line) + "\n")
+    (run / "bad_samples-train.csv").write_text("shard,key,reason\nx.tar,<b>,cut off\n")
+    shown = content(run)["runs"][0]
+    assert shown["skipped"] == [3] and shown["events"]["skipped"] == [[3, "nan", "<i>k</i>"]]
+    assert shown["events"]["bad"] == [["train", "x.tar", "<b>", "cut off"]]
+
+
+def test_several_runs_are_in_one_page(runs, tmp_path):
+    path = write_report([runs / "first", runs / "second"], tmp_path / "both.html")
+    text = path.read_text()
+    assert text.count('"name":"first"') == 1 and text.count('"name":"second"') == 1
+    assert path.stat().st_size < 2_000_000
+    assert write_report(runs / "second") == (runs / "second" / "report.html").resolve()
+
+
+def test_a_folder_that_is_no_run_is_refused(tmp_path):
+    with pytest.raises(CheckpointError, match="is not a run: it has no recipe.yaml"):
+        write_report(tmp_path)
+    with pytest.raises(ValueError, match="got none"):
+        write_report([])
+
+
+def test_figures(runs):
+    pytest.importorskip("matplotlib")
+    first = runs / "first"
+    axes = curves_figure(first, runs / "second", charts=("loss", "lr")).axes
+    assert [each.get_title() for each in axes] == ["loss", "learning rate"]
+    assert len(axes[0].lines) == 6 and len(axes[1].lines) == 2
+    assert len(masks_figure(first).axes) == 4 == len(masks_figure(first, epoch=0).axes)
+    with pytest.raises(ValueError, match=r"kept the masks of the epochs \[0, 1, 2\], not of 9"):
+        masks_figure(first, epoch=9)
+    assert confusion_figure(first).axes[0].get_xlabel() == "predicted"
+    assert "calibration error" in calibration_figure(first).axes[0].get_title()

@@ -1,1 +1,0 @@
-"""Helpers of the programs in tools/; none of them is a program."""

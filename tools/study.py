@@ -1,0 +1,11 @@
+"""`vit-rpe study` from a checkout: python tools/study.py STUDY"""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the checkout
+
+from vit_rpe.cli import run
+
+if __name__ == "__main__":
+    sys.exit(run("study", called="study.py"))

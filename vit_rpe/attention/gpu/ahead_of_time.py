@@ -1,0 +1,235 @@
+"""Compile the kernels for GPUs that are not here: registers, spills, shared memory, instructions.
+
+    python -m vit_rpe.attention.gpu.ahead_of_time sm_80 bfloat16 32 64 128
+
+prints one line of JSON per kernel and width (M = D). Triton's compiler comes with all that it
+needs; a driver is not asked for. It must run in a process without TRITON_INTERPRET.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+from . import backward_kernels, forward_kernels
+from .configurations import KERNELS, Configuration, Family, KernelName, block, configuration
+
+
+@dataclass(frozen=True)
+class Target:
+    """A kind of GPU, and the bytes of shared memory that a program may have there."""
+
+    name: str
+    gpu: GPUTarget
+    shared: int
+    matrix_units: str  # in the assembly
+    atomics: str
+
+    @property
+    def amd(self) -> bool:
+        return self.gpu.backend == "hip"
+
+    @property
+    def family(self) -> Family:
+        if self.amd:
+            return "amd"
+        return "sm_80" if int(self.gpu.arch) < 90 else "sm_90"
+
+
+# Those of shared memory that only set and clear bits order no sums: on Blackwell they keep the
+# account of tensor memory.
+_ATOMICS = r"\b(ATOM|ATOMG|RED|REDG|ATOMS(?!\.(OR|AND)\b))\b"
+_NVIDIA = (r"\b(HMMA|HGMMA|UTCHMMA|UTCQMMA|QGMMA|UTCOMMA)\b", _ATOMICS)
+_AMD = (r"\bv_mfma_", r"\b(global|flat|buffer|ds)_(atomic|add_f32|add_rtn)")
+TARGETS = {
+    target.name: target
+    for target in (
+        Target("sm_80", GPUTarget("cuda", 80, 32), 163 << 10, *_NVIDIA),
+        Target("sm_86", GPUTarget("cuda", 86, 32), 99 << 10, *_NVIDIA),
+        Target("sm_90", GPUTarget("cuda", 90, 32), 227 << 10, *_NVIDIA),
+        Target("sm_100", GPUTarget("cuda", 100, 32), 227 << 10, *_NVIDIA),
+        Target("sm_120", GPUTarget("cuda", 120, 32), 99 << 10, *_NVIDIA),
+        Target("gfx942", GPUTarget("hip", "gfx942", 64), 64 << 10, *_AMD),
+    )
+}
+_FLOATS = {torch.bfloat16: "*bf16", torch.float16: "*fp16", torch.float32: "*fp32"}
+_TOKENS = {"q", "k", "v", "out", "grad", "dq", "dk", "dv"}
+_INDICES = {"place_q", "place_k", "token"}
+_NUMBERS = {"scale", "floor"}
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a compiler made of a kernel; `stack` is what did not fit into registers, in bytes."""
+
+    kernel: str
+    target: str
+    dtype: str
+    width: int
+    tile: str
+    registers: int
+    shared: int
+    shared_limit: int
+    stack: int
+    matrix_instructions: int
+    atomics: int
+
+
+def compiled(
+    kernel: KernelName,
+    target: Target,
+    dtype: torch.dtype,
+    width: int,
+    config: Configuration | None = None,
+    features: str = "relu",
+    kind: str = "linear",
+    bias: bool = False,
+) -> Report:
+    """Compile a kernel for M = D = width, whose strides are multiples of 16."""
+    softmax = kind == "softmax"
+    wide = dtype == torch.float16 and not softmax
+    if config is None:
+        config = configuration(kernel, width, width, dtype, wide, target.family)
+    function = _function(kernel)
+    constants = {
+        "M": width,
+        "D": width,
+        "MP": block(width),
+        "DP": block(width),
+        "BM": config.bm,
+        "BN": config.bn,
+        "SOFTMAX": softmax,
+        "FEATURES": "none" if softmax else features,
+        "NONNEGATIVE": True,
+        "BIAS": bias,
+        "FLOOR": False,
+        "BOUNDED": False,
+        "WIDE": wide,
+        "PRECISION": "tf32",
+        "FIRST": True,
+        "BI": config.bm,
+        "BE": config.bn,
+    }
+    source = _source(function, dtype, constants)
+    options = config.options()
+    binary = triton.compile(source, target=target.gpu, options=options)
+    used = _amd_resources(binary) if target.amd else _nvidia_resources(binary)
+    text = assembly(binary, target)
+    return Report(
+        kernel=kernel if kernel in ("linear", "softmax", "table") else f"{kind} {kernel}",
+        target=target.name,
+        dtype=str(dtype).removeprefix("torch."),
+        width=width,
+        tile=f"{config.bm} x {config.bn}, {config.warps} warps, {config.stages} stages",
+        shared_limit=target.shared,
+        matrix_instructions=len(re.findall(target.matrix_units, text)),
+        atomics=len(re.findall(target.atomics, text)),
+        **used,
+    )
+
+
+def kernels(kind: str) -> list[KernelName]:
+    """The kernels of a training step."""
+    return [k for k in KERNELS if k == kind or k not in ("linear", "softmax")]
+
+
+def _function(kernel: KernelName) -> Any:
+    module = forward_kernels if kernel in ("linear", "softmax") else backward_kernels
+    return getattr(module, f"{kernel}_kernel")
+
+
+def _source(function: Any, dtype: torch.dtype, constants: dict[str, Any]) -> ASTSource:
+    """The kernel with types as in a call: pointers and strides of tokens are aligned."""
+    signature, attributes = {}, {}
+    constants = {name: value for name, value in constants.items() if name in function.arg_names}
+    if not constants.get("BIAS", False):
+        constants |= {name: None for name in ("bias", "dbias") if name in function.arg_names}
+    for number, name in enumerate(function.arg_names):
+        if name in constants:
+            signature[name] = "constexpr"
+        elif name in _TOKENS:
+            signature[name] = _FLOATS[dtype]
+        elif name in _INDICES:
+            signature[name] = "*i32"
+        elif name in ("table", "bias", "statistic", "shift", "dmask", "dtable", "dbias"):
+            signature[name] = "*fp32"
+        else:
+            signature[name] = "fp32" if name in _NUMBERS else "i32"
+        stride = re.fullmatch(r"(q|k|v|o|g|dq|dk|dv)_[tsl]", name)
+        if signature[name].startswith("*") or stride:
+            attributes[(number,)] = [["tt.divisibility", 16]]
+    return ASTSource(function, signature, constants, attributes)
+
+
+def _nvidia_resources(binary: Any) -> dict[str, int]:
+    text = _cuobjdump(binary, "--dump-resource-usage")
+    found = re.search(r"REG:(\d+) STACK:(\d+) SHARED:(\d+) LOCAL:(\d+)", text)
+    if found is None:
+        raise RuntimeError(f"cuobjdump does not say what a kernel uses: {text:.300}")
+    registers, stack, _, local = map(int, found.groups())
+    return {"registers": registers, "stack": stack + local, "shared": binary.metadata.shared}
+
+
+def _amd_resources(binary: Any) -> dict[str, int]:
+    text = binary.asm["amdgcn"]
+
+    def number(name: str) -> int:
+        found = re.search(rf"\.{name}:\s+(\d+)", text)
+        if found is None:
+            raise RuntimeError(f"the assembly does not say {name}")
+        return int(found[1])
+
+    return {
+        "registers": number("vgpr_count"),
+        "stack": number("private_segment_fixed_size"),
+        "shared": binary.metadata.shared,
+    }
+
+
+def assembly(binary: Any, target: Target) -> str:
+    """The instructions of a compiled kernel."""
+    return binary.asm["amdgcn"] if target.amd else _cuobjdump(binary, "--dump-sass")
+
+
+def _cuobjdump(binary: Any, what: str) -> str:
+    tools = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(binary.asm["cubin"])
+        file.flush()
+        command = [tools / "cuobjdump", what, file.name]
+        # the disassembler is beside it
+        done = subprocess.run(
+            command, capture_output=True, text=True, check=False, env={"PATH": str(tools)}
+        )
+    return done.stdout + done.stderr
+
+
+def reports(target: Target, dtype: torch.dtype, width: int) -> Iterator[Report]:
+    """Compile all kernels of training steps, linear and softmax."""
+    for kind in ("linear", "softmax"):
+        for kernel in kernels(kind):
+            if (kernel, kind) != ("table", "softmax"):  # one for both
+                yield compiled(kernel, target, dtype, width, kind=kind)
+
+
+def main(argv: list[str]) -> None:
+    target, dtype, *widths = argv
+    for width in map(int, widths):
+        for report in reports(TARGETS[target], getattr(torch, dtype), width):
+            print(json.dumps(asdict(report)), flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

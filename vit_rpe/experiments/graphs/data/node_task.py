@@ -1,0 +1,75 @@
+"""Citation graphs with their public splits: Cora, Citeseer, Pubmed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from scipy.sparse import csr_matrix
+from torch import Tensor
+
+from vit_rpe.masks import Mask
+
+from . import places
+from .planetoid import read_raw
+
+CITATION = ("cora", "citeseer", "pubmed")
+_KEYS = ("x_data", "x_indices", "x_indptr", "x_shape", "y", "edge_index",
+         "train_idx", "val_idx", "test_idx")  # fmt: skip
+
+
+@dataclass
+class NodeTask:
+    """One graph whose nodes have classes: `x` (L, F) sparse, its rows sum to 1, or are 0."""
+
+    x: Tensor
+    edge_index: Tensor
+    y: Tensor
+    train: Tensor
+    val: Tensor
+    test: Tensor
+    mask: Mask | None = None
+    batch: Tensor | None = None
+
+    @property
+    def num_nodes(self) -> int:
+        return len(self.y)
+
+    @property
+    def num_classes(self) -> int:
+        return int(self.y.max()) + 1
+
+
+def citation(name: str, download: bool = False) -> NodeTask:
+    """Read a citation graph, `planetoid/NAME.npz` or the raw files of PyG's `Planetoid`."""
+    if name not in CITATION:
+        raise ValueError(f"citation graph must be one of {', '.join(CITATION)}, got {name!r}")
+    raw = f"{name.title()}/raw"
+    candidates = (f"planetoid/{name}.npz", raw, f"{name}/raw", f"planetoid/{raw}")
+    if download and not any((places.data_folder() / each).exists() for each in candidates):
+        places.download_planetoid(name)
+    found = places.find("the citation graph", name, candidates)
+    part = _read_npz(found) if found.suffix == ".npz" else read_raw(found, name)
+    x = csr_matrix(part["x"], dtype=np.float32)
+    x = x.multiply(1 / np.maximum(x.sum(1), 1e-12)).tocoo()
+    sparse = torch.sparse_coo_tensor(
+        torch.from_numpy(np.stack([x.row, x.col]).astype(np.int64)),
+        torch.from_numpy(x.data.astype(np.float32)),
+        x.shape,
+    ).coalesce()
+    keys = ("edge_index", "y", "train", "val", "test")
+    edges, y, train, val, test = (torch.from_numpy(np.asarray(part[k], np.int64)) for k in keys)
+    return NodeTask(sparse, edges, y, train, val, test)
+
+
+def _read_npz(file: Path) -> dict[str, object]:
+    try:
+        with np.load(file, allow_pickle=False) as stored:
+            part = {key: stored[key] for key in _KEYS}
+    except (KeyError, ValueError, OSError, EOFError) as error:
+        raise ValueError(f"{file} is no citation graph: {error}") from error
+    x = csr_matrix((part["x_data"], part["x_indices"], part["x_indptr"]), part["x_shape"])
+    splits = {key: part[f"{key}_idx"] for key in ("train", "val", "test")}
+    return {"x": x, "y": part["y"], "edge_index": part["edge_index"], **splits}

@@ -1,0 +1,90 @@
+"""Sets of graphs whose batches come with a mask for GKAT."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from scipy.sparse import csr_matrix
+from scipy.sparse.csgraph import minimum_spanning_tree
+from torch import Tensor
+from torch_geometric.data import Data
+
+from vit_rpe.graph import RWGNK, TreeExponential, walk_mask
+
+from .data import GraphBatch, GraphSet, pointers, ragged
+
+
+class Walked:
+    """Graphs with the walks of each, drawn once, all graphs in one go."""
+
+    def __init__(self, graphs: GraphSet, walks: RWGNK):
+        self.graphs, self.walks = graphs, walks
+        every = graphs.batch(torch.arange(len(graphs)))
+        visits = walks(every.edge_index, num_nodes=every.num_nodes).visits
+        pattern, ptr = visits.pattern, graphs.node_ptr
+        self.pair_ptr = pattern.starts.long()[ptr]  # rows are in order: so are graphs
+        shift = ptr[:-1].repeat_interleave(self.pair_ptr.diff())
+        self.pairs = torch.stack([pattern.row, pattern.column]) - shift
+        self.counts = visits.entries.mT.contiguous()
+
+    def __len__(self) -> int:
+        return len(self.graphs)
+
+    def batch(self, index: Tensor) -> GraphBatch:
+        """Join some graphs, and their walks to one mask."""
+        data = self.graphs.batch(index)
+        pairs, ptr = ragged(self.pair_ptr, index)
+        shift = data.ptr[:-1].repeat_interleave(ptr.diff())
+        walked = Data(
+            walk_index=self.pairs[:, pairs] + shift, walk_count=self.counts[pairs],
+            ptr=data.ptr, num_nodes=data.num_nodes,
+        )  # fmt: skip
+        data.mask = walk_mask(walked, self.walks.lam, self.walks.alpha)
+        return data
+
+    def select(self, index: Tensor) -> Chosen:
+        return Chosen(self, index)
+
+
+class Chosen:
+    """Some graphs of a set, which keeps them."""
+
+    def __init__(self, graphs: Walked, index: Tensor):
+        self.graphs, self.index = graphs, index
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    def batch(self, index: Tensor) -> GraphBatch:
+        return self.graphs.batch(self.index[index])
+
+
+class Spanned:
+    """Graphs with a random spanning tree of each, whose mask decays along the tree."""
+
+    def __init__(self, graphs: GraphSet, seed: int):
+        self.graphs = graphs
+        every = graphs.batch(torch.arange(len(graphs)))
+        source, target = every.edge_index[:, every.edge_index[0] < every.edge_index[1]].numpy()
+        weight = np.random.default_rng(seed).random(len(source)) + 1
+        forest = minimum_spanning_tree(
+            csr_matrix((weight, (source, target)), (every.num_nodes,) * 2)
+        )
+        row, column = (torch.from_numpy(x.astype(np.int64)) for x in forest.nonzero())
+        graph = every.batch[row]
+        order = graph.argsort(stable=True)
+        shift = graphs.node_ptr[graph[order]]
+        self.edges = torch.stack([row[order], column[order]]) - shift
+        self.ptr = pointers(torch.bincount(graph, minlength=len(graphs)))
+
+    def __len__(self) -> int:
+        return len(self.graphs)
+
+    def batch(self, index: Tensor) -> GraphBatch:
+        """Join some graphs, and their trees to one forest; a layer knows how fast it decays."""
+        data = self.graphs.batch(index)
+        chosen, ptr = ragged(self.ptr, index)
+        edges = self.edges[:, chosen] + data.ptr[:-1].repeat_interleave(ptr.diff())
+        both = torch.cat([edges, edges.flip(0)], 1)
+        data.tree = TreeExponential(both, num_nodes=data.num_nodes, nonnegative=True)
+        return data

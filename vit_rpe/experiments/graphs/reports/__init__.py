@@ -1,0 +1,1 @@
+"""What the lines of each table say: tables beside the paper's figures, and pictures."""

@@ -1,0 +1,1 @@
+"""Studies: variants of a run with several seeds, and what they say with error bars."""

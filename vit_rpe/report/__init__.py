@@ -1,0 +1,22 @@
+"""What a person looks at: reports of runs, pictures of masks and results, in one set of colors."""
+
+from .colors import ABSENT, MARK, WEIGHTS
+from .content import LIMIT
+from .figures import calibration_figure, confusion_figure, curves_figure, masks_figure
+from .page import NAME, write_page, write_report
+from .subject import Subject
+
+__all__ = [
+    "ABSENT",
+    "LIMIT",
+    "MARK",
+    "NAME",
+    "WEIGHTS",
+    "Subject",
+    "calibration_figure",
+    "confusion_figure",
+    "curves_figure",
+    "masks_figure",
+    "write_page",
+    "write_report",
+]

@@ -1,0 +1,120 @@
+"""The content of a report: plain values of one or several runs, within a budget of bytes."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from vit_rpe import __version__
+from vit_rpe.training import read_exhibits
+
+from .about import events_of, figures, origin_of, recipe_of
+from .answers import answers
+from .colors import ANCHORS
+from .curves import curves, skipped
+from .explorer import explorer
+from .masks import masks
+from .pictures import Album, fitted
+from .subject import Subject
+
+LIMIT = 10_000_000  # bytes of a report
+ROOM = 400_000  # for the page itself, and what has no budget of its own
+SHARES = {"pictures": 0.25, "batches": 0.1, "masks": 0.2}  # the explorer has the rest
+
+
+def content_of(subjects: Sequence[Subject], limit: int = LIMIT) -> dict[str, Any]:
+    """Return what a page shows; what does not fit is thinned, and the page says so."""
+    budget = (limit - ROOM) // len(subjects)
+    while True:
+        shown = [_of_subject(subject, budget) for subject in subjects]
+        content = {
+            "version": __version__,
+            "made": datetime.now(UTC).isoformat(timespec="seconds"),
+            "anchors": ANCHORS,
+            "runs": shown,
+        }
+        content = plain(content)
+        if len(json.dumps(content)) <= limit - ROOM // 2 or budget < 1000:
+            return content
+        budget //= 2
+
+
+def plain(value: Any) -> Any:
+    """Return a value with None for numbers that JSON does not have: NaN, infinity."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: plain(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(each) for each in value]
+    return value
+
+
+def _of_subject(subject: Subject, budget: int) -> dict[str, Any]:
+    before = list(subject.notes)
+    parts = {name: int(share * budget) for name, share in SHARES.items()}
+    album, sheet = Album(parts["pictures"]), Album(parts["batches"])
+    found = subject.attempt("answers", lambda: answers(subject, album))
+    tables = subject.attempt("masks", lambda: masks(subject, parts["masks"]))
+    left = budget - sum(len(json.dumps(each)) for each in (found, tables))
+    left -= parts["pictures"] - album.left + parts["batches"]
+    rows = subject.attempt("explorer", lambda: explorer(subject, left))
+    run = subject.run
+    if album.refused:
+        subject.notes.append("samples: not all pictures fit into the page")
+    content = {
+        "name": subject.name,
+        "model": _model_of(subject),
+        "words": subject.model_words,
+        "figures": figures(subject),
+        "classes": subject.classes,
+        "answers": found,
+        "pictures": album.addresses,
+        "masks": tables,
+        "explorer": rows,
+    }
+    if run is not None:
+        content.update(
+            curves=curves(run),
+            skipped=skipped(run),
+            stepsPerEpoch=run.steps_per_epoch,
+            recipe=recipe_of(run),
+            origin=origin_of(run),
+            events=events_of(run),
+            batches=subject.attempt("training batches", lambda: _batches(subject, sheet)),
+            batchPictures=sheet.addresses,
+        )
+    content["notes"], subject.notes = subject.notes, before
+    return content
+
+
+def _model_of(subject: Subject) -> str:
+    if subject.run is not None:
+        return subject.run.recipe.model
+    return str(getattr(subject.model, "pretrained_cfg", {}).get("architecture") or "")
+
+
+def _batches(subject: Subject, sheet: Album) -> list[dict[str, Any]]:
+    """Return the training batches that a run kept, with pictures."""
+    assert subject.run is not None
+    exhibits, wrong = read_exhibits(subject.run.folder, "batch")
+    subject.notes += wrong
+    return [_batch(each.epoch, each.values, each.tensors, sheet) for each in exhibits]
+
+
+def _batch(
+    epoch: int, values: dict[str, Any], tensors: dict[str, Any], sheet: Album
+) -> dict[str, Any]:
+    images = tensors["images"]
+    clips = images.transpose(1, 2) if images.ndim == 5 else images[:, None]
+    samples = []
+    for frames, classes, weights in zip(
+        clips, tensors["classes"].tolist(), tensors["weights"].tolist(), strict=True
+    ):
+        targets = [[c, round(w, 3)] for c, w in zip(classes, weights, strict=True)]
+        pictures = [sheet.add(frame) for frame in fitted(frames, 112)]
+        samples.append({"pictures": pictures, "targets": targets})
+    return {"epoch": epoch + 1, "step": values.get("step"), "samples": samples}
