@@ -6,9 +6,11 @@ import contextlib
 import io
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+
+import torch
 
 from vit_rpe.data import ShardError
 from vit_rpe.training import CheckpointError, Recipe, RecipeError, assemble, start_run
@@ -52,11 +54,23 @@ def _setting(recipe: Recipe, folder: Path, timed: bool) -> Setting:
     if not timed:
         return Setting(parameters, trainer.total_steps)
     times: list[float] = []  # the first step warms up
-    for batch in trainer.loader.batches(0, 2):
-        begin = time.perf_counter()
-        trainer.train_step(batch)
-        times.append(time.perf_counter() - begin)
+    with _one_thread():
+        for batch in trainer.loader.batches(0, 3):
+            begin = time.perf_counter()
+            trainer.train_step(batch)
+            times.append(time.perf_counter() - begin)
     evaluated = 0 if trainer.val_loader is None else trainer.val_loader.shards.num_samples
     evaluations = trainer.epochs // recipe.val_interval * evaluated / recipe.batch_size
     steps = trainer.total_steps + FORWARD * evaluations
     return Setting(parameters, trainer.total_steps, steps * min(times))
+
+
+@contextlib.contextmanager
+def _one_thread() -> Iterator[None]:
+    """Compute as a trial does: threads that wait for each other's cores take many times as long."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
