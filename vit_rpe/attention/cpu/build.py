@@ -96,8 +96,11 @@ def _announce(name: str) -> None:
 
 
 def _name(cpu: str) -> str:
-    """One build for each source, torch and kind of CPU: machines may share a home."""
-    digest = hashlib.sha256(torch.__version__.encode())
+    """One build for each source, torch and kind of CPU: machines may share a home.
+
+    And for each folder: ninja would compile again whenever the same sources lie elsewhere.
+    """
+    digest = hashlib.sha256(f"{torch.__version__} {_HERE}".encode())
     for source in (*_SOURCES, *_HEADERS):
         digest.update(source.read_bytes())
     return f"vit_rpe_{re.sub('[^a-z0-9]', '', cpu.lower())}_{digest.hexdigest()[:12]}"
