@@ -15,6 +15,8 @@ from vit_rpe.experiments import (
     run_study,
     write_report,
 )
+from vit_rpe.experiments.study.figure import _by_size
+from vit_rpe.experiments.study.tables import values_of
 
 
 @pytest.fixture(autouse=True)
@@ -87,6 +89,12 @@ def test_other_sizes(tmp_path):
     text = report_text(planned.study, planned.trials, planned.results)
     assert "| kernel | mask | 6 px | 12 px |" in text
     assert "| relu | none | 12.00 ± 2.83 | 20.00 ± 0.00 |" in text
+    assert write_report(planned.study, planned.trials, planned.results, tmp_path / "out") is None
+    assert (tmp_path / "out" / "sizes.png").read_bytes().startswith(b"\x89PNG")
+    first = values_of(planned.study, planned.trials, planned.results)[0]
+    points = _by_size(planned.study, first)
+    assert list(points) == [6, 8, 12]  # 8 pixels are those of the training
+    assert points[8].mean == first.value.mean and points[6].values == (10.0, 14.0)
 
 
 def test_the_section_of_a_page(tmp_path):

@@ -9,7 +9,7 @@ from vit_rpe.extras import MissingExtra
 from vit_rpe.files import atomic_write
 
 from .errors import StudyError
-from .figure import draw
+from .figure import draw, draw_sizes
 from .file import Study
 from .live import hours
 from .results import Results
@@ -40,7 +40,7 @@ def report_text(study: Study, trials: list[Trial], results: Results) -> str:
 
 
 def write_report(study: Study, trials: list[Trial], results: Results, folder: Path) -> str | None:
-    """Write report.md, tables as CSV and a picture; return why there is no picture, if so."""
+    """Write report.md, tables as CSV and pictures; return why there is no picture, if so."""
     _write(folder / "report.md", f"# {study.name}\n\n{report_text(study, trials, results)}")
     for name, table in tables_of(study, trials, results).items():
         _write(folder / f"{name}.csv", table.csv())
@@ -48,6 +48,8 @@ def write_report(study: Study, trials: list[Trial], results: Results, folder: Pa
     try:
         if values:
             draw(study, values, differences_of(study, trials, results), folder / "figure.png")
+        if any("sizes" in record for each in values for record in each.records):
+            draw_sizes(study, values, folder / "sizes.png")
     except MissingExtra as error:
         return str(error)
     return None
