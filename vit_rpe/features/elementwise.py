@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, bfloat16
 
 from .base import FeatureMap
 
@@ -26,14 +26,14 @@ class ReLUFeatures(ElementwiseFeatures):
     exact = True
 
     def query(self, q: Tensor) -> Tensor:
-        return F.relu(q)
+        return F.relu(_in_rows(q))
 
 
 class ELUFeatures(ElementwiseFeatures):
     """The map ELU(x) + 1, positive everywhere."""
 
     def query(self, q: Tensor) -> Tensor:
-        return F.elu(q) + 1.0
+        return F.elu(_in_rows(q)) + 1.0
 
 
 class SquareFeatures(ElementwiseFeatures):
@@ -41,3 +41,12 @@ class SquareFeatures(ElementwiseFeatures):
 
     def query(self, q: Tensor) -> Tensor:
         return q.square()
+
+
+def _in_rows(x: Tensor) -> Tensor:
+    """Copy x where that is faster.
+
+    On a CPU the backward passes of ReLU and ELU go through bfloat16 that is not contiguous (heads
+    of a projection) entry by entry, ten times slower.
+    """
+    return x.contiguous() if x.device.type == "cpu" and x.dtype == bfloat16 else x
