@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from tests.experiments.study.studies import Stub, known_settings, plan, value_of
+from tests.experiments.study.studies import SMALL, Stub, known_settings, plan, value_of
 from vit_rpe.experiments import (
     StudyError,
     insert_report,
@@ -48,6 +48,15 @@ def test_the_tables_of_known_values(tmp_path):
     assert "| gain | relu | 2 | +2.50 | 0.71 | -3.85 to +8.85 | +3.00, +2.00 |" in text
     assert "| mean gain | average | 2 | +3.50 | 0.71 | -2.85 to +9.85 | +4.00, +3.00 |" in text
     assert "Cost: 4 min of one CPU core" in text
+
+
+def test_a_difference_names_what_is_compared(tmp_path):
+    kernels = {"name": "kernels", "this": {"kernel": "square"}, "minus": {"kernel": "relu"}}
+    planned = finished(tmp_path, comparisons=[{**kernels, "by": ["mask"]}, *SMALL["comparisons"]])
+    text = report_text(planned.study, planned.trials, planned.results)
+    assert "| comparison | kernel | mask |" in text
+    assert "| kernels | square vs relu | none |" in text
+    assert "| gain | relu | offset vs none |" in text
 
 
 def test_what_is_not_there_is_said(tmp_path):

@@ -93,9 +93,8 @@ def difference_table(study: Study, found: Sequence[Difference]) -> Table:
     factors = [f for f in study.factors if any(f in dict(each.row.group) for each in found)]
     lines: list[Line] = []
     for each in found:
-        group = dict(each.row.group)
         line = {"comparison": each.row.comparison.name}
-        line |= {factor: group.get(factor, "average") for factor in factors}
+        line |= {factor: _levels(each.row, factor) for factor in factors}
         line["seeds"] = _count(each.value, len(each.row.seeds))
         line["difference"] = f"{each.value.mean:+.2f}"
         line |= _spread(each.value, signed=True)
@@ -138,6 +137,14 @@ def labels_of(levels: Levels, values: Sequence[Mapping[str, Any]]) -> str:
 def named(levels: Iterable[tuple[str, str]]) -> str:
     """Write levels with the names of their factors."""
     return ", ".join(f"{factor} {level}" for factor, level in levels)
+
+
+def _levels(row: Row, factor: str) -> str:
+    sides = zip(*row.pairs, strict=True)
+    this, minus = (list(dict.fromkeys(dict(each)[factor] for each in side)) for side in sides)
+    if this != minus:
+        return f"{', '.join(this)} vs {', '.join(minus)}"
+    return this[0] if len(this) == 1 else "average"
 
 
 def _count(value: Estimate, planned: int) -> str:
