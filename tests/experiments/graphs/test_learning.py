@@ -124,7 +124,7 @@ def test_layers_of_pyg_get_edges():
 # --- training ------------------------------------------------------------------------------------
 
 
-def scripted(values, patience=2, by_loss=True, epochs=20):
+def scripted(values, patience=2, by_loss=True, epochs=20, jointly=False):
     """Fit a model whose weight counts the epochs, with validation results from a list."""
     model = nn.Linear(1, 1)
     results = iter(values)
@@ -136,7 +136,7 @@ def scripted(values, patience=2, by_loss=True, epochs=20):
 
     with torch.no_grad():
         model.weight.fill_(-1)
-    schedule = Schedule(0.1, epochs, patience, by_loss=by_loss)
+    schedule = Schedule(0.1, epochs, patience, by_loss=by_loss, jointly=jointly)
     fitted = fit(model, train, lambda: next(results), schedule)
     return fitted, float(model.weight)
 
@@ -145,6 +145,14 @@ def test_the_best_epoch_is_kept():
     fitted, weight = scripted([(0.5, 1.0), (0.7, 0.9), (0.7, 0.8), (0.6, 0.81), (0.7, 0.8)])
     assert (fitted.val, fitted.val_loss, fitted.epoch, fitted.epochs) == (0.7, 0.8, 2, 5)
     assert weight == 2
+
+
+def test_an_epoch_is_kept_jointly_if_accuracy_and_loss_are_both_the_best():
+    values = [(0.5, 1.0), (0.8, 1.1), (0.7, 0.9), (0.8, 0.8), (0.9, 0.85), (0.8, 0.84), (0.9, 0.81)]
+    fitted, weight = scripted(values * 2, patience=5, epochs=14, jointly=True)
+    assert (fitted.val, fitted.val_loss, fitted.epoch, weight) == (0.8, 0.8, 3, 3)
+    assert fitted.epochs == 14  # 0.9 is reached again and again
+    assert scripted(values * 2, patience=5, epochs=14)[0].epoch == 6
 
 
 def test_a_smaller_loss_counts_only_if_asked_for():

@@ -25,6 +25,7 @@ class Schedule:
     weight_decay: float = 0.0
     batch_size: int = 128
     by_loss: bool = True  # a smaller loss counts as better, too, not only a higher accuracy
+    jointly: bool = False  # keep an epoch whose accuracy and loss are both the best: GAT's rule
 
 
 class Graphs(Protocol):
@@ -40,6 +41,8 @@ class Best:
     """The epoch of the best validation accuracy (then of the least loss), and its weights.
 
     Patience starts again whenever the accuracy is the best so far, or with `by_loss` the loss.
+    With `jointly` an epoch is kept only if both are, and those that equal the best count, too: an
+    accuracy that is high by chance in one of the first epochs, with a large loss, is not kept.
     """
 
     accuracy: float = -1.0
@@ -47,15 +50,24 @@ class Best:
     epoch: int = -1
     weights: dict[str, Tensor] = field(default_factory=dict)
     by_loss: bool = True
+    jointly: bool = False
+    most_accuracy: float = -1.0
     least_loss: float = math.inf
     last_gain: int = -1
 
     def see(self, epoch: int, accuracy: float, loss: float, model: nn.Module) -> None:
         """Take note of an epoch."""
-        if accuracy > self.accuracy or (self.by_loss and loss < self.least_loss):
+        if self.jointly:
+            accurate, small = accuracy >= self.most_accuracy, loss <= self.least_loss
+            kept = accurate and small
+        else:
+            accurate, small = accuracy > self.most_accuracy, loss < self.least_loss
+            kept = (accuracy, -loss) > (self.accuracy, -self.loss)
+        if accurate or (self.by_loss and small):
             self.last_gain = epoch
+        self.most_accuracy = max(accuracy, self.most_accuracy)
         self.least_loss = min(loss, self.least_loss)
-        if (accuracy, -loss) > (self.accuracy, -self.loss):
+        if kept:
             self.accuracy, self.loss, self.epoch = accuracy, loss, epoch
             self.weights = deepcopy(model.state_dict())
 
@@ -88,7 +100,7 @@ def fit(
     optimizer = torch.optim.Adam(
         model.parameters(), lr=schedule.lr, weight_decay=schedule.weight_decay
     )
-    best = Best(by_loss=schedule.by_loss)
+    best = Best(by_loss=schedule.by_loss, jointly=schedule.jointly)
     epoch = 0
     for epoch in range(schedule.epochs):
         model.train()

@@ -1,7 +1,8 @@
 """GKAT beside GAT on citation graphs (paper, appendix): 15 seeds, walk length, dynamic walks.
 
 Settings are chosen by validation accuracy with seeds that are not reported; the same rule chooses
-those of GAT. The test nodes are looked at once a run, at the epoch of the best validation accuracy.
+those of GAT. The test nodes are looked at once a run, at the epoch that GAT's own code keeps: the
+last one of which validation accuracy and loss are both the best so far.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from ..fitting import Schedule, fit_nodes, node_accuracy
 from ..models import NodeNet, num_parameters
 
 NAME = "citation"
-SEEDS = range(3, 18)  # earlier settings were looked at with 0 to 2
+SEEDS = range(18, 33)  # those below were looked at with other settings and rules
 CHOICE_SEEDS = range(100, 102)
 LENGTHS, LENGTH_SEEDS = range(1, 8), SEEDS[:5]
 WIDTH, HEADS = 8, 8
@@ -119,7 +120,7 @@ def _best(choices: Sequence[Cell], done: Sequence[Record]) -> dict[str, Any] | N
         found.setdefault(int(cell.levels["setting"]), []).append(record["result"]["val"])
     best = max(found, key=lambda number: fmean(found[number]))  # the first of equals
     settings = next(cell.settings for cell in choices if cell.levels["setting"] == best)
-    return {k: v for k, v in settings.items() if k not in ("epochs", "patience")}
+    return {k: v for k, v in settings.items() if k not in ("epochs", "patience", "jointly")}
 
 
 def _reported(graph: str, model: str, chosen: dict[str, Any], quick: bool) -> Iterable[Cell]:
@@ -144,7 +145,7 @@ def _late(graph: str) -> int:
 
 
 def _cell(levels: dict[str, Any], settings: dict[str, Any], rank: int, quick: bool) -> Cell:
-    settings = {**settings, "epochs": 3 if quick else EPOCHS, "patience": PATIENCE}
+    settings = {**settings, "epochs": 3 if quick else EPOCHS, "patience": PATIENCE, "jointly": True}
     return Cell(NAME, levels, settings, lambda: run(levels, settings), rank)
 
 
@@ -153,9 +154,8 @@ def run(levels: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:
     torch.manual_seed(levels["seed"])
     data = citation(levels["graph"])
     model = _network(levels.get("model", "GKAT"), data, settings)
-    schedule = Schedule(
-        settings["lr"], settings["epochs"], settings["patience"], settings["weight_decay"]
-    )
+    names = ("lr", "epochs", "patience", "weight_decay", "jointly")
+    schedule = Schedule(**{name: settings[name] for name in names})
     redraw = _give_mask(levels, data, model, settings)
     fitted = fit_nodes(model, data, schedule, after=redraw)
     if redraw:  # the walks that follow the weights of the best epoch
