@@ -10,8 +10,11 @@ from torch import Tensor
 from torch_geometric.data import Data
 
 from vit_rpe.graph import RWGNK, TreeExponential, walk_mask
+from vit_rpe.masks import BlockDiagonal, Dense
 
 from .data import GraphBatch, GraphSet, pointers, ragged
+
+_FORMED = 64  # matrices at a time, padded to the largest
 
 
 class Walked:
@@ -46,10 +49,38 @@ class Walked:
         return Chosen(self, index)
 
 
+class Matrices:
+    """Graphs with the matrix of the walks of each, formed once: for the exact kernel."""
+
+    def __init__(self, walked: Walked):
+        self.graphs = walked.graphs
+        self.masks: list[Dense] = []
+        for index in torch.arange(len(walked)).split(_FORMED):
+            data = walked.batch(index)
+            assert data.mask is not None
+            sizes = data.ptr.diff().tolist()
+            blocks = data.mask.diagonal_blocks(data.ptr[:-1].tolist(), sizes)
+            own = (block[:n, :n].clone() for block, n in zip(blocks, sizes, strict=True))
+            self.masks += [Dense(matrix, nonnegative=True) for matrix in own]
+
+    def __len__(self) -> int:
+        return len(self.graphs)
+
+    def batch(self, index: Tensor) -> GraphBatch:
+        """Join some graphs, and their matrices to one mask."""
+        data = self.graphs.batch(index)
+        masks = [self.masks[i] for i in index.tolist()]
+        data.mask = BlockDiagonal(masks).in_parts([mask.length for mask in masks])
+        return data
+
+    def select(self, index: Tensor) -> Chosen:
+        return Chosen(self, index)
+
+
 class Chosen:
     """Some graphs of a set, which keeps them."""
 
-    def __init__(self, graphs: Walked, index: Tensor):
+    def __init__(self, graphs: Walked | Matrices, index: Tensor):
         self.graphs, self.index = graphs, index
 
     def __len__(self) -> int:
