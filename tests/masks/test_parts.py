@@ -8,7 +8,7 @@ from tests.graph.graphs import random_graph, rings
 from tests.masks.contract import MaskContract
 from tests.zoo import rand
 from vit_rpe.graph import Diffusion, WalkKernel, random_walks
-from vit_rpe.masks import BlockDiagonal, ChosenParts, Dense, Mask, Toeplitz
+from vit_rpe.masks import ChosenParts, Dense, Mask, Toeplitz
 from vit_rpe.masks.helpers import SparseMatrix
 
 SIZES = (5, 1, 9, 3, 2)
@@ -27,16 +27,6 @@ def walk() -> Mask:
     return WalkKernel(walks, rand(2)).in_parts(SIZES)
 
 
-def whole_masks() -> Mask:
-    return BlockDiagonal([Dense(rand(2, n, n)) for n in SIZES]).in_parts(SIZES)
-
-
-def cut_masks() -> Mask:
-    pairs = Dense(torch.block_diag(rand(5, 5), rand(1, 1))), Dense(rand(9, 9))
-    rest = Dense(torch.block_diag(rand(3, 3), rand(2, 2)))
-    return BlockDiagonal([*pairs, rest]).in_parts(SIZES)
-
-
 class TestChosenParts(MaskContract):
     def make(self) -> Mask:
         return ChosenParts(dense(), (0, 3, 4))
@@ -47,7 +37,7 @@ class TestChosenPartsOfHeat(MaskContract):
         return ChosenParts(heat(), (2, 1))
 
 
-@pytest.mark.parametrize("make", [dense, heat, walk, whole_masks, cut_masks])
+@pytest.mark.parametrize("make", [dense, heat, walk])
 def test_blocks_and_entries(make):
     mask = make()
     for some in (mask, ChosenParts(mask, (4, 0, 1, 2)), ChosenParts(mask, (1, 3))):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from itertools import accumulate
 
 import torch
 from torch import Tensor
@@ -335,23 +334,6 @@ class BlockDiagonal(Mask):
             slabs.append(mask.rows(first, last) if first < last else None)
             begin += mask.length
         return self._place(slabs)
-
-    def diagonal_blocks(self, starts: Sequence[int], sizes: Sequence[int]) -> Tensor:
-        """Form square blocks of whole masks, padded by zeros: (..., B, n, n)."""
-        begins = dict(zip(accumulate(self.lengths, initial=0), self.masks, strict=False))
-        ends = [start + size for start, size in zip(starts, sizes, strict=True)]
-        if not all(end in begins or end == self.length for end in (*starts, *ends)):
-            return super().diagonal_blocks(starts, sizes)  # a mask is cut
-        n = max(sizes)
-        like = self.masks[0].dense()
-        result = like.new_zeros(*self.batch_shape, len(sizes), n, n)
-        for block, start, end in zip(result.unbind(-3), starts, ends, strict=True):
-            place = start
-            while place < end:
-                inside = slice(place - start, place - start + begins[place].length)
-                block[..., inside, inside] = begins[place].dense()
-                place += begins[place].length
-        return result
 
     def _place(self, slabs: list[Tensor | None]) -> Tensor:
         """Each block's slab between zeros; a block without rows leaves none."""
