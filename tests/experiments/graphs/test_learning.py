@@ -124,7 +124,7 @@ def test_layers_of_pyg_get_edges():
 # --- training ------------------------------------------------------------------------------------
 
 
-def scripted(values, patience=2, by_loss=True, epochs=20):
+def scripted(values, patience=2, by_loss=True, epochs=20, keep="accuracy"):
     """Fit a model whose weight counts the epochs, with validation results from a list."""
     model = nn.Linear(1, 1)
     results = iter(values)
@@ -136,7 +136,7 @@ def scripted(values, patience=2, by_loss=True, epochs=20):
 
     with torch.no_grad():
         model.weight.fill_(-1)
-    schedule = Schedule(0.1, epochs, patience, by_loss=by_loss)
+    schedule = Schedule(0.1, epochs, patience, by_loss=by_loss, keep=keep)
     fitted = fit(model, train, lambda: next(results), schedule)
     return fitted, float(model.weight)
 
@@ -153,6 +153,15 @@ def test_a_smaller_loss_counts_only_if_asked_for():
     assert both.epochs == 6 and both.epoch == 0 and weight == 0
     by_accuracy, _ = scripted(losses, by_loss=False)
     assert by_accuracy.epochs == 3
+
+
+def test_weights_of_the_last_epoch_that_was_best_in_both():
+    early_peak = [(0.7, 2.0), (0.8, 1.9), (0.6, 1.5), (0.8, 1.0), (0.8, 1.1), (0.7, 0.9)]
+    assert scripted(early_peak, patience=9, epochs=6)[1] == 3
+    fitted, weight = scripted(early_peak[:3], patience=9, epochs=3, keep="both")
+    assert (fitted.val, fitted.val_loss) == (0.8, 1.9) and weight == 1
+    fitted, weight = scripted([*early_peak, (0.8, 0.8)], patience=9, epochs=7, keep="both")
+    assert (fitted.epoch, fitted.val_loss) == (6, 0.8) and weight == 6
 
 
 def test_epochs_are_an_end_too():

@@ -6,13 +6,17 @@ import math
 from collections.abc import Callable, Iterable, Iterator
 from copy import deepcopy
 from dataclasses import asdict, dataclass, field
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .data import GraphBatch, NodeTask
+
+Kept = Literal["accuracy", "both"]
+"""Which weights are kept: those of the best accuracy (then of the least loss), or those of the last
+epoch at which neither accuracy nor loss had ever been better."""
 
 
 @dataclass(frozen=True)
@@ -25,6 +29,7 @@ class Schedule:
     weight_decay: float = 0.0
     batch_size: int = 128
     by_loss: bool = True  # a smaller loss counts as better, too, not only a higher accuracy
+    keep: Kept = "accuracy"
 
 
 class Graphs(Protocol):
@@ -37,7 +42,7 @@ class Graphs(Protocol):
 
 @dataclass
 class Best:
-    """The epoch of the best validation accuracy (then of the least loss), and its weights.
+    """The best epoch so far, and its weights.
 
     Patience starts again whenever the accuracy is the best so far, or with `by_loss` the loss.
     """
@@ -47,15 +52,21 @@ class Best:
     epoch: int = -1
     weights: dict[str, Tensor] = field(default_factory=dict)
     by_loss: bool = True
+    keep: Kept = "accuracy"
+    most: float = -1.0
     least_loss: float = math.inf
     last_gain: int = -1
 
     def see(self, epoch: int, accuracy: float, loss: float, model: nn.Module) -> None:
         """Take note of an epoch."""
-        if accuracy > self.accuracy or (self.by_loss and loss < self.least_loss):
+        if accuracy > self.most or (self.by_loss and loss < self.least_loss):
             self.last_gain = epoch
-        self.least_loss = min(loss, self.least_loss)
-        if (accuracy, -loss) > (self.accuracy, -self.loss):
+        self.most, self.least_loss = max(accuracy, self.most), min(loss, self.least_loss)
+        if self.keep == "both":
+            better = accuracy == self.most and loss == self.least_loss
+        else:
+            better = (accuracy, -loss) > (self.accuracy, -self.loss)
+        if better:
             self.accuracy, self.loss, self.epoch = accuracy, loss, epoch
             self.weights = deepcopy(model.state_dict())
 
@@ -88,7 +99,7 @@ def fit(
     optimizer = torch.optim.Adam(
         model.parameters(), lr=schedule.lr, weight_decay=schedule.weight_decay
     )
-    best = Best(by_loss=schedule.by_loss)
+    best = Best(by_loss=schedule.by_loss, keep=schedule.keep)
     epoch = 0
     for epoch in range(schedule.epochs):
         model.train()

@@ -1,7 +1,9 @@
 """GKAT beside GAT on citation graphs (paper, appendix): 15 seeds, walk length, dynamic walks.
 
 Settings are chosen by validation accuracy with seeds that are not reported; the same rule chooses
-those of GAT. The test nodes are looked at once a run, at the epoch of the best validation accuracy.
+those of GAT. Reported runs keep the weights that GAT's own program keeps: those of the last epoch
+at which neither the validation accuracy nor the loss had ever been better. The best accuracy alone
+is often that of one of the first ten epochs. The test nodes are looked at once a run.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from ..fitting import Schedule, fit_nodes, node_accuracy
 from ..models import NodeNet, num_parameters
 
 NAME = "citation"
-SEEDS = range(3, 18)  # earlier settings were looked at with 0 to 2
+SEEDS = range(12, 27)  # with 0 to 11 other settings, and other weights, were looked at
 CHOICE_SEEDS = range(100, 102)
 LENGTHS, LENGTH_SEEDS = range(1, 8), SEEDS[:5]
 WIDTH, HEADS = 8, 8
@@ -95,7 +97,7 @@ def cells(done: Sequence[Record], quick: bool = False) -> list[Cell]:
             found += choices
             chosen = _best(choices, done)
             if chosen is not None:
-                found += _reported(graph, model, chosen, quick)
+                found += _reported(graph, model, chosen | {"kept": "both"}, quick)
     return found
 
 
@@ -154,8 +156,9 @@ def run(levels: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:
     data = citation(levels["graph"])
     model = _network(levels.get("model", "GKAT"), data, settings)
     schedule = Schedule(
-        settings["lr"], settings["epochs"], settings["patience"], settings["weight_decay"]
-    )
+        settings["lr"], settings["epochs"], settings["patience"], settings["weight_decay"],
+        keep=settings.get("kept", "accuracy"),
+    )  # fmt: skip
     redraw = _give_mask(levels, data, model, settings)
     fitted = fit_nodes(model, data, schedule, after=redraw)
     if redraw:  # the walks that follow the weights of the best epoch
