@@ -13,7 +13,7 @@ from torch_geometric.data import Batch, Data  # noqa: E402
 
 from vit_rpe.experiments.graphs import MOTIFS, GraphSet, cycle_set, motif_set  # noqa: E402
 from vit_rpe.experiments.graphs.data import GraphBatch, graph_set, motifs  # noqa: E402
-from vit_rpe.experiments.graphs.masks import Spanned, Walked  # noqa: E402
+from vit_rpe.experiments.graphs.masks import Matrices, Spanned, Walked  # noqa: E402
 from vit_rpe.graph import RWGNK  # noqa: E402
 
 
@@ -164,6 +164,19 @@ def test_walks_of_a_batch_are_those_of_its_graphs():
         assert single.diagonal().gt(0).all()
     assert not together.any()
     assert walked.select(index).batch(torch.tensor([2])).y == graphs.y[7]
+
+
+def test_matrices_are_those_of_the_walks():
+    walked = Walked(motif_set("grid", 3, seed=0), RWGNK(num_walks=7))
+    index = torch.tensor([4, 0, 3])
+    mask, formed = walked.batch(index).mask, Matrices(walked).batch(index).mask
+    assert formed.part_sizes == mask.part_sizes and formed.nonnegative
+    torch.testing.assert_close(formed.dense(), mask.dense())
+    starts = torch.tensor((0, *mask.part_sizes[:-1])).cumsum(0).tolist()
+    joined = [starts[0], starts[2]], [starts[2], mask.part_sizes[2]]
+    for begin, size in ((starts, mask.part_sizes), joined):
+        blocks = (each.diagonal_blocks(begin, size) for each in (formed, mask))
+        torch.testing.assert_close(*blocks)
 
 
 def test_walks_of_a_set_follow_its_edges():

@@ -6,11 +6,13 @@ import json
 from itertools import count
 
 import pytest
+import torch
 
 pytest.importorskip("torch_geometric", reason="needs torch-geometric: pip install vit_rpe[graph]")
 
 from vit_rpe.experiments.graphs import TABLES, section  # noqa: E402
 from vit_rpe.experiments.graphs.cells import Cell, Results, results_of, run_cells  # noqa: E402
+from vit_rpe.experiments.graphs.data import Fold  # noqa: E402
 from vit_rpe.experiments.graphs.run import insert_sections  # noqa: E402
 from vit_rpe.experiments.graphs.tables import citation, cycles, motifs, tu, wallclock  # noqa: E402
 
@@ -129,7 +131,8 @@ def test_citation_settings_follow_from_validation():
     by_model = {m: [c for c in chosen if c.levels["model"] == m] for m in ("GKAT", "GAT")}
     assert {c.settings["num_steps"] for c in by_model["GKAT"]} == {2}  # the second of its choices
     assert {c.settings["out_heads"] for c in by_model["GAT"]} == {8}
-    assert [c.levels["seed"] for c in by_model["GKAT"]] == list(range(18, 33))
+    assert all(c.settings["jointly"] for c in cells)
+    assert [c.levels["seed"] for c in by_model["GKAT"]] == list(citation.SEEDS)
     lengths = {c.settings["num_steps"] for c in cells if c.levels["part"] == "walk length"}
     assert lengths == set(range(1, 8))
 
@@ -167,10 +170,6 @@ def test_tu_rows_are_chosen_in_each_fold():
 
 
 def test_tu_runs_hold_out_a_tenth_of_the_rest_and_never_test_graphs():
-    import torch
-
-    from vit_rpe.experiments.graphs.data import Fold
-
     fold = Fold(torch.arange(10), torch.arange(10, 91), torch.arange(91, 100))
     train, val, test = tu._parts(fold, "accuracy", 3)
     assert (len(train), len(val)) == (81, 9) and test.equal(fold.test)

@@ -14,7 +14,8 @@ from .summary import NONE, Table, chosen, levels_of, mean_of, quoted, said, verd
 
 TITLE = "Citation graphs"
 ABOUT = (
-    "Test accuracy in percent at the epoch of the best validation accuracy, public splits, seeds "
+    "Test accuracy in percent at the last epoch at which neither validation accuracy nor loss had "
+    "ever been better, as in GAT's own program; public splits, seeds "
     f"{citation.SEEDS[0]} to {citation.SEEDS[-1]}; two layers, 8 heads of 8 channels, then one "
     "onto the classes; GKAT in its additive form. Settings have the best mean validation accuracy "
     f"of seeds {citation.CHOICE_SEEDS[0]} and {citation.CHOICE_SEEDS[-1]}, which are not reported; "

@@ -18,7 +18,7 @@ from vit_rpe.graph import RWGNK, DiffusionKernel
 from ..cells import Cell, Record
 from ..data import DEGREES, MOTIFS, GraphSet, motif_set
 from ..fitting import Graphs, Schedule, batches, fit_graphs, score
-from ..masks import Walked
+from ..masks import Matrices, Walked
 from ..models import GraphNet, chebnet, gat, gcn, gin, gkat, num_parameters
 
 NAME = "motifs"
@@ -96,16 +96,17 @@ def _sizes() -> dict[str, int]:
 
 def run(levels: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:
     """Train one model on one set."""
-    train, val, test = parts(levels["set"], levels["seed"], settings)
+    name = levels.get("model", "GKAT")
+    train, val, test = parts(levels["set"], levels["seed"], settings, name)
     torch.manual_seed(levels["seed"])
-    model: nn.Module = MODELS[levels.get("model", "GKAT")]()
+    model: nn.Module = MODELS[name]()
     schedule = Schedule(**{key: settings[key] for key in vars(SCHEDULE)})
     fitted = fit_graphs(model, train, val, schedule)
     accuracy, _ = score(model, batches(test))
     return fitted.as_dict() | {"test": accuracy, "parameters": num_parameters(model)}
 
 
-def parts(name: str, seed: int, settings: dict[str, Any]) -> list[Graphs]:
+def parts(name: str, seed: int, settings: dict[str, Any], model: str) -> list[Graphs]:
     """Return graphs to train on, to stop by, and to test on, with walks where the model walks."""
     found: list[Graphs] = []
     for number, part in enumerate(("train", "val", "test")):
@@ -113,5 +114,6 @@ def parts(name: str, seed: int, settings: dict[str, Any]) -> list[Graphs]:
         found.append(graphs)
         if "num_walks" in settings:
             walks = RWGNK(**{key: settings[key] for key in WALKS}, seed=seed)
-            found[-1] = Walked(graphs, walks)
+            walked = Walked(graphs, walks)
+            found[-1] = Matrices(walked) if model == "GKAT" else walked
     return found

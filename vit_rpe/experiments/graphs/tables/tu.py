@@ -20,7 +20,7 @@ from vit_rpe.graph import RWGNK
 from ..cells import Cell, Record
 from ..data import GraphSet, tu_folds, tu_set
 from ..fitting import Schedule, batches, fit_graphs, score
-from ..masks import Walked
+from ..masks import Matrices, Walked
 from ..models import (
     Fingerprint,
     Multiset,
@@ -178,8 +178,8 @@ def _set(name: str) -> tuple[GraphSet, list[Any]]:
 
 
 @cache
-def _walked(name: str, num_steps: int) -> Walked:
-    return Walked(_set(name)[0], RWGNK(NUM_WALKS, num_steps))
+def _walked(name: str, num_steps: int) -> Matrices:
+    return Matrices(Walked(_set(name)[0], RWGNK(NUM_WALKS, num_steps)))
 
 
 def _parts(fold: Any, part: str, seed: int) -> tuple[Tensor, Tensor, Tensor]:

@@ -49,11 +49,10 @@ def _cell(name: str, seed: int, quick: bool) -> Cell:
 def run(levels: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:
     """Train GKAT for some epochs, and every other model for as long."""
     name, seed = levels["set"], levels["seed"]
-    walked, plain = _parts(name, seed, settings)
     result: dict[str, Any] = {}
     budget: float | None = None
     for model, make in _models(name).items():
-        graphs = walked if model.startswith("GKAT") else plain
+        graphs = _parts(name, seed, settings, model)
         torch.manual_seed(seed)
         result[model] = _raced(make(), graphs, settings, budget)
         budget = budget or result[model]["cpu_seconds"]
@@ -85,9 +84,10 @@ def _models(name: str) -> dict[str, Callable[[], GraphNet]]:
     return {model: motifs.MODELS[model] for model in MODELS}
 
 
-def _parts(name: str, seed: int, settings: dict[str, Any]) -> tuple[list[Graphs], list[Graphs]]:
-    """Return the graphs with walks and without."""
-    plain = {k: v for k, v in settings.items() if k not in motifs.WALKS}
+def _parts(name: str, seed: int, settings: dict[str, Any], model: str) -> list[Graphs]:
+    """Return the graphs, with walks where the model walks."""
+    if not model.startswith("GKAT"):
+        settings = {k: v for k, v in settings.items() if k not in motifs.WALKS}
     if name == CYCLES:
-        return cycles.parts(seed, settings), cycles.parts(seed, plain)
-    return motifs.parts(name, seed, settings), motifs.parts(name, seed, plain)
+        return cycles.parts(seed, settings, model)
+    return motifs.parts(name, seed, settings, model)
