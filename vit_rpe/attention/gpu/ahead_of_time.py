@@ -117,7 +117,6 @@ def compiled(
         "FLOOR": False,
         "BOUNDED": False,
         "WIDE": wide,
-        "PRECISION": "tf32",
         "FIRST": True,
         "BI": config.bm,
         "BE": config.bn,
