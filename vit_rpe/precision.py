@@ -61,7 +61,12 @@ def autocast_dtype(device: str) -> torch.dtype | None:
 @torch.compiler.assume_constant_result
 def tf32_allowed(device: str) -> bool:
     """Tell whether products of float32 on a kind of device may be rounded to TF32."""
-    return device == "cuda" and bool(torch.backends.cuda.matmul.allow_tf32)
+    if device != "cuda":
+        return False
+    matmul = torch.backends.cuda.matmul
+    # torch 2.9 and later; the old switch raises an error where somebody has set the new one
+    precision = getattr(matmul, "fp32_precision", None)
+    return bool(matmul.allow_tf32) if precision is None else precision == "tf32"
 
 
 def without_autocast(device: str) -> AbstractContextManager:

@@ -43,7 +43,7 @@ from tools.bench.fake_cuda import (
     DriverError,
     cuda_fakes,
     faked,
-    leave,
+    leave_after,
     operators,
     summed,
     use_driver,
@@ -331,4 +331,4 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    leave(main())
+    leave_after(main)

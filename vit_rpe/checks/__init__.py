@@ -5,7 +5,7 @@ are not there.
 """
 
 from .cases import SMALL
-from .compilation import DTYPES, TARGETS, Compilation, compilations
+from .compilation import DTYPES, TARGETS, Compilation, Job, compilations, compile_jobs
 from .gpu import GpuReport, check_gpu, check_without_gpu
 from .report_page import page
 
@@ -15,8 +15,10 @@ __all__ = [
     "TARGETS",
     "Compilation",
     "GpuReport",
+    "Job",
     "check_gpu",
     "check_without_gpu",
     "compilations",
+    "compile_jobs",
     "page",
 ]

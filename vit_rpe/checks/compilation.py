@@ -1,19 +1,28 @@
-"""Compile the fused kernels for kinds of GPUs, each in a process of its own."""
+"""Compile the fused kernels for kinds of GPUs, in another process than that which interprets."""
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+
+from .child import ChildError, json_lines
 
 TARGETS = ("sm_80", "sm_90", "sm_100", "gfx942")
 DTYPES = ("bfloat16", "float16", "float32")
 WIDTHS = (32, 64, 128)
+KINDS = ("linear", "softmax")
 _MODULE = "vit_rpe.attention.gpu.ahead_of_time"
+
+
+@dataclass(frozen=True)
+class Job:
+    """The kernels of a training step, of a kind in KINDS, for heads of `width` channels."""
+
+    target: str
+    dtype: str
+    kind: str
+    width: int
 
 
 @dataclass(frozen=True)
@@ -59,16 +68,15 @@ def compilations(
     target: str, dtype: str, widths: tuple[int, ...] = WIDTHS
 ) -> Iterator[Compilation]:
     """Compile all kernels for a kind of GPU and a precision, and yield them one by one."""
-    command = [sys.executable, "-W", "ignore", "-m", _MODULE, target, dtype, *map(str, widths)]
+    return compile_jobs([Job(target, dtype, kind, width) for width in widths for kind in KINDS])
+
+
+def compile_jobs(jobs: list[Job]) -> Iterator[Compilation]:
+    """Compile the kernels of each job, all in one process, and yield them one by one."""
+    words = [f"{job.target},{job.dtype},{job.kind},{job.width}" for job in jobs]
     environment = {name: x for name, x in os.environ.items() if name != "TRITON_INTERPRET"}
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
-    ) as process:
-        assert process.stdout is not None and process.stderr is not None
-        for line in process.stdout:
-            fields: dict[str, Any] = json.loads(line)
+    try:
+        for fields in json_lines(_MODULE, *words, environment=environment):
             yield Compilation(**fields)
-        said = process.stderr.read().strip()
-    if process.returncode:
-        last = said.rpartition("\n")[2] or f"exit code {process.returncode}"
-        raise CompilationError(f"{target}, {dtype}: {last}")
+    except ChildError as error:
+        raise CompilationError(f"{jobs[0].target}, {jobs[0].dtype}: {error}") from None

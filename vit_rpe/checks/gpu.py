@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
@@ -17,7 +14,8 @@ import torch
 import vit_rpe
 
 from .cases import FULL, Case
-from .compilation import DTYPES, TARGETS, Compilation, CompilationError, compilations
+from .child import ChildError, json_lines
+from .compilation import DTYPES, TARGETS, WIDTHS, Compilation, CompilationError, compilations
 from .numbers import Numbers, compare
 from .speed import Speed, layer_speeds, model_speeds
 
@@ -116,30 +114,24 @@ def _compared(
 
 
 def check_without_gpu(
-    say: Say, targets: tuple[str, ...] = TARGETS, dtypes: tuple[str, ...] = DTYPES
+    say: Say,
+    targets: tuple[str, ...] = TARGETS,
+    dtypes: tuple[str, ...] = DTYPES,
+    widths: tuple[int, ...] = WIDTHS,
 ) -> GpuReport:
     """Interpret the kernels on a CPU, and compile them for GPUs that are not there."""
     report = GpuReport(environment(None))
-    command = [sys.executable, "-m", "vit_rpe.checks.numbers"]
     switches = {"TRITON_INTERPRET": "1", "VIT_RPE_TRITON": "1", "VIT_RPE_PATH_COSTS": "default"}
-    with subprocess.Popen(
-        command,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, **switches},
-    ) as process:
-        assert process.stdout is not None and process.stderr is not None
-        for line in process.stdout:
-            report.numbers.append(Numbers(**json.loads(line)))
+    try:
+        for fields in json_lines("vit_rpe.checks.numbers", environment={**os.environ, **switches}):
+            report.numbers.append(Numbers(**fields))
             say(_numbers_line(report.numbers[-1]))
-        said = process.stderr.read().strip()
-    if process.returncode:
-        report.errors.append(f"interpreted: {said.rpartition(chr(10))[2]}")
+    except ChildError as error:
+        report.errors.append(f"interpreted: {error}")
     for target in targets:
         for dtype in dtypes:
             try:
-                for found in compilations(target, dtype):
+                for found in compilations(target, dtype, widths):
                     report.compilations.append(found)
                     say(_compilation_line(found))
             except CompilationError as error:

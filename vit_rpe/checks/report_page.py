@@ -40,7 +40,8 @@ def page(report: GpuReport) -> str:
         parts += [
             "<h2>Numbers</h2><p>Relative errors against float64 by whole matrices, of the result "
             "and of all gradients; in brackets the errors of the same written in torch, in the "
-            "same precision. Bits are those of repetitions.</p>",
+            "same precision; for float32 on a GPU, of exact products of inputs cut to TF32. Bits "
+            "are those of repetitions.</p>",
             _numbers(report.numbers),
         ]
     if report.speeds:

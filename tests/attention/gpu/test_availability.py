@@ -11,6 +11,7 @@ from vit_rpe.attention.gpu import FusedLinear, availability
 from vit_rpe.attention.plan import forget_plans
 from vit_rpe.features import PositiveRandomFeatures, ReLUFeatures, SquareFeatures
 from vit_rpe.masks import Bordered, Dense, Exponential, Scaled, Toeplitz
+from vit_rpe.precision import tf32_allowed
 
 TABLE = torch.rand(3, 7, 9)
 MASK = Toeplitz(TABLE, (4, 5), nonnegative=True)
@@ -51,8 +52,40 @@ def test_refusals():
     assert "no floor under" in asks(floor=0.5, mask=Scaled(MASK, right=torch.rand(2, 1, 20)))
     features = PositiveRandomFeatures(16, 16)
     assert "range" in asks(autocast=torch.float16, features=features, wide_range=True)
+    empty = request(MASK, 0, 16, 16, device="cuda", autocast=torch.bfloat16)
+    assert "nothing to compute" in FusedLinear().supports(empty)
     wide = request(MASK, 3, 129, 16, device="cuda", autocast=torch.bfloat16)
     assert "at most 128" in FusedLinear().supports(wide)
+
+
+@pytest.fixture
+def matmul():
+    """The switches of float32 products, set back after the test."""
+    switches = torch.backends.cuda.matmul
+    yield switches
+    if hasattr(switches, "fp32_precision"):
+        switches.fp32_precision = "none"
+    switches.allow_tf32 = False
+
+
+def test_tf32_is_read_whichever_way_it_was_allowed(matmul):
+    assert not tf32_allowed("cuda") and not tf32_allowed("cpu")
+    matmul.allow_tf32 = True
+    assert tf32_allowed("cuda") and not tf32_allowed("cpu")
+    torch.set_float32_matmul_precision("highest")
+    assert not tf32_allowed("cuda")
+    if hasattr(matmul, "fp32_precision"):  # torch 2.9 and later
+        matmul.fp32_precision = "tf32"
+        assert tf32_allowed("cuda")
+
+
+def test_nothing_is_tried_while_a_graph_is_captured(monkeypatch):
+    """A trial waits for the device, which ends a capture with an error."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    monkeypatch.setattr(availability, "probed", lambda *_: pytest.fail("tried"))
+    asked = ("linear", torch.device("cuda", 0), torch.bfloat16, 16, 16, "relu", True)
+    assert availability.no_kernel(*asked) is None
 
 
 def test_may_be_turned_off(monkeypatch):

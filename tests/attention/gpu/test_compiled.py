@@ -6,27 +6,40 @@ import sys
 
 import pytest
 
-from vit_rpe.checks import TARGETS, compilations
+from vit_rpe.checks import TARGETS, Job, compile_jobs
+from vit_rpe.checks.compilation import KINDS, WIDTHS, CompilationError
 
 pytestmark = pytest.mark.slow
 
-NUM_KERNELS = 9  # linear and softmax: forward, query, key, mask; one for tables
+# Every kind, precision and width once, on one of the targets. `tools/bench/gpu_kernels.py` compiles
+# all of them for all targets, and holds them to the same bars.
+SQUARE = [
+    Job(target, ("bfloat16", "float16")[variant % 2], KINDS[variant // 2], width)
+    for row, target in enumerate(TARGETS)
+    for column, width in enumerate(WIDTHS)
+    for variant in [(row + column) % 4]
+]
 
 
-@pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
-def test_no_spills_no_atomics_matrix_units(target, dtype):
-    found = list(compilations(target, dtype))
-    assert len(found) == 3 * NUM_KERNELS
-    assert {x.width for x in found} == {32, 64, 128}
-    assert [(x.kernel, x.width, x.problem()) for x in found if x.problem()] == []
+def test_no_spills_no_atomics_matrix_units():
+    assert len({(x.kind, x.dtype, x.width) for x in SQUARE}) == 2 * 2 * 3
+    found = list(compile_jobs(SQUARE))
+    kernels = {(x.kernel, x.dtype, x.width) for x in found if x.kernel != "table"}
+    assert len(kernels) == 8 * 2 * 3  # forward, query, key, mask
+    assert {x.target for x in found if x.kernel == "table"} == set(TARGETS)
+    assert [(x.kernel, x.target, x.problem()) for x in found if x.problem()] == []
 
 
 def test_float32_as_tf32_compiles():
     """Not judged by what it spills; the page on performance has the numbers."""
-    found = list(compilations("sm_80", "float32", (64,)))
-    assert len(found) == NUM_KERNELS
+    found = list(compile_jobs([Job("sm_80", "float32", "linear", 64)]))
+    assert len(found) == 5
     assert all(x.matrix_instructions for x in found if x.kernel != "table")
+
+
+def test_a_compiler_that_fails_is_named():
+    with pytest.raises(CompilationError, match="sm_80, bfloat16: KeyError: 'none such'"):
+        list(compile_jobs([Job("sm_80", "bfloat16", "none such", 64)]))
 
 
 BAD = """

@@ -139,6 +139,26 @@ def test_rows_that_sum_to_nothing_are_empty():
     assert (found["out"][0, 0, :3] == 0).all() and (found["out"][0, 0, 3] != 0).all()
 
 
+def far_below_zero(q, k, v):
+    q.fill_(8.0)
+    k.mul_(0.1).sub_(32.0)
+
+
+def test_keys_that_are_not_there_have_no_exponentials():
+    """20 tokens in tiles of 32 or 64, whose logits are all near -1000."""
+    table = lambda: promised(Toeplitz(rand(3, 7, 9), (4, 5)))  # noqa: E731
+    case = Case(table, m=16, softmax=True, change=far_below_zero)
+    assert max(errors(fused(case), defined(case)).values()) <= 1e-4
+
+
+def test_sums_that_overflow_are_not_empty():
+    for mask in (promised(class_token()), class_token()):
+        tokens = Case(class_token).tensors(21)
+        tokens[0][0, 0, 2] = tokens[1][0, 0, 5] = 1e38
+        out = attend(Case(class_token, features=ReLUFeatures()), tokens, mask)
+        assert out[0, 0, 2].isnan().all() and out[0, 1].isfinite().all()
+
+
 def test_softmax_that_sees_nothing():
     table = torch.zeros(2, 7, dtype=torch.float64)
     table[:, :3] = 1.0  # later keys only: the last query has none

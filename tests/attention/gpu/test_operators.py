@@ -238,6 +238,52 @@ def test_places_of_each_sample(what, kind):
         torch.testing.assert_close(ours.double(), theirs, rtol=1e-4, atol=2e-5)
 
 
+def test_kernels_start_on_the_device_of_their_tensors(monkeypatch):
+    """Triton takes the current device, which is another one where a model is on a second GPU."""
+    chosen, started = [], []
+    original, run = torch.cuda.device_of, launch.run
+
+    class Guard(original):
+        def __enter__(self):
+            chosen.append(True)
+
+        def __exit__(self, *error):
+            chosen.pop()
+
+    def watched(kernel, *rest):
+        started.append((kernel.fn.__name__, bool(chosen)))
+        run(kernel, *rest)
+
+    monkeypatch.setattr(torch.cuda, "device_of", Guard)
+    monkeypatch.setattr(launch, "run", watched)
+    attend(False, *example(False)[:3], example(False)[-1]).sum().backward()
+    assert len(started) == 5 and all(inside for _, inside in started)
+
+
+def test_tensors_that_kernels_cannot_read_are_copied():
+    """Steps between channels, and tokens further apart than int32 counts."""
+    sizes = (2, 3, 5, 4)
+    for strides in ((60, 20, 4, 1), (0, 0, 4, 1), (4, 8, 24, 1)):
+        x = torch.empty_strided(sizes, strides, device="meta")
+        assert launch._rows_in_memory(x) is x
+    for strides in ((60, 20, 1, 5), (0, 0, 1 << 30, 1)):
+        x = torch.empty_strided(sizes, strides, device="meta")
+        assert launch._rows_in_memory(x).stride() == (60, 20, 4, 1)
+
+
+def test_a_bias_may_have_any_strides():
+    found = []
+    for spread in (False, True):
+        torch.manual_seed(0)
+        arguments = inputs("softmax", bias=True)
+        if spread:
+            wide = torch.stack([arguments[5].detach(), torch.zeros(T, S, LENGTH)], -1)
+            arguments[5] = wide[..., 0].requires_grad_()
+        out, *_ = torch.ops.vit_rpe.fused_attention(*arguments)
+        found.append([out, *torch.autograd.grad(out.sum(), arguments[:6])])
+    assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
+
+
 def test_autocast_casts_at_the_door():
     """As SDPA does: tensors in float32 are multiplied in bfloat16, and so comes the result."""
     q, k, v, _, mask = example(False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from contextlib import suppress
@@ -24,7 +25,7 @@ from tools.bench.fake_cuda import (
     summed,
 )
 from tools.bench.fake_cuda.counter import _FORMULAS
-from tools.bench.fake_cuda.driver import compiled
+from tools.bench.fake_cuda.driver import compiled, leave_after
 
 ROOT = Path(__file__).parents[3]
 
@@ -129,6 +130,31 @@ def test_quick_run(tmp_path) -> None:
         assert row["phases"]["backward"]["launches"] > 0 and row["kept"] > 0
         assert row["A100_ms"] > row["H100_ms"] > 0 and row["waits"] == 0
         assert sum(each["bytes"] for each in row["operators"].values()) == row["bytes"]
+
+
+@pytest.mark.parametrize(
+    ("end", "code", "said"),
+    [
+        (lambda: 3, 3, ""),
+        (lambda: sys.exit(2), 2, ""),
+        (lambda: sys.exit(), 0, ""),
+        (lambda: sys.exit("no file"), 1, "no file"),
+        (lambda: {}["key"], 1, "KeyError: 'key'"),
+    ],
+)
+def test_a_program_ends_before_the_interpreter_does(end, code, said, monkeypatch, capsys) -> None:
+    """However it ends: a thread of autograd may not meet an interpreter that is torn down."""
+
+    class Gone(BaseException):
+        pass
+
+    def gone(code: int) -> None:
+        raise Gone(code)
+
+    monkeypatch.setattr(os, "_exit", gone)
+    with pytest.raises(Gone) as last:
+        leave_after(end)
+    assert last.value.args == (code,) and said in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ answers for it.
 """
 
 from .counter import Counter, Launch, operators, register_formula, summed
-from .driver import DriverError, leave, use_driver
+from .driver import DriverError, leave_after, use_driver
 from .fakes import cuda_fakes, faked
 from .gpus import GPUS, Gpu
 
@@ -18,7 +18,7 @@ __all__ = [
     "Launch",
     "cuda_fakes",
     "faked",
-    "leave",
+    "leave_after",
     "operators",
     "register_formula",
     "summed",

@@ -7,6 +7,8 @@ import os
 import shutil
 import subprocess
 import sys
+import traceback
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import NoReturn
@@ -41,15 +43,26 @@ def use_driver() -> None:
     os.execve(sys.executable, arguments, {**os.environ, _LOADED: "1", "LD_PRELOAD": preload})
 
 
-def leave(code: int) -> NoReturn:
-    """End the program without tearing the interpreter down.
+def leave_after(main: Callable[[], int]) -> NoReturn:
+    """Run a program, and end it, however it goes, without tearing the interpreter down.
 
     Autograd's thread of a fake device may still let go of Python objects then, and a thread that
-    wants an interpreter that is ending aborts the process.
+    wants an interpreter that is ending aborts the process ("terminate called without an active
+    exception").
     """
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)
+    code = 1
+    try:
+        code = main()
+    except SystemExit as stop:
+        code = stop.code if isinstance(stop.code, int) else int(stop.code is not None)
+        if isinstance(stop.code, str):
+            print(stop.code, file=sys.stderr)
+    except BaseException:  # as the interpreter would
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
 
 
 def compiled() -> Path:

@@ -1,9 +1,10 @@
 """Compile the kernels for GPUs that are not here: registers, spills, shared memory, instructions.
 
-    python -m vit_rpe.attention.gpu.ahead_of_time sm_80 bfloat16 32 64 128
+    python -m vit_rpe.attention.gpu.ahead_of_time sm_80,bfloat16,linear,64 gfx942,float16,softmax,32
 
-prints one line of JSON per kernel and width (M = D). Triton's compiler comes with all that it
-needs; a driver is not asked for. It must run in a process without TRITON_INTERPRET.
+compiles the kernels of a training step for each target, precision, kind and width (M = D), and
+prints one line of JSON per kernel. Triton's compiler comes with all that it needs; a driver is not
+asked for. It must run in a process without TRITON_INTERPRET.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -61,7 +61,9 @@ TARGETS = {
         Target("sm_90", GPUTarget("cuda", 90, 32), 227 << 10, *_NVIDIA),
         Target("sm_100", GPUTarget("cuda", 100, 32), 227 << 10, *_NVIDIA),
         Target("sm_120", GPUTarget("cuda", 120, 32), 99 << 10, *_NVIDIA),
+        Target("gfx90a", GPUTarget("hip", "gfx90a", 64), 64 << 10, *_AMD),
         Target("gfx942", GPUTarget("hip", "gfx942", 64), 64 << 10, *_AMD),
+        Target("gfx950", GPUTarget("hip", "gfx950", 64), 160 << 10, *_AMD),
     )
 }
 _FLOATS = {torch.bfloat16: "*bf16", torch.float16: "*fp16", torch.float32: "*fp32"}
@@ -117,7 +119,6 @@ def compiled(
         "FLOOR": False,
         "BOUNDED": False,
         "WIDE": wide,
-        "PRECISION": "tf32",
         "FIRST": True,
         "BI": config.bm,
         "BE": config.bn,
@@ -125,14 +126,15 @@ def compiled(
     source = _source(function, dtype, constants)
     options = config.options()
     binary = triton.compile(source, target=target.gpu, options=options)
-    used = _amd_resources(binary) if target.amd else _nvidia_resources(binary)
     text = assembly(binary, target)
+    used = _amd_resources(text) if target.amd else _nvidia_resources(text)
     return Report(
         kernel=kernel if kernel in ("linear", "softmax", "table") else f"{kind} {kernel}",
         target=target.name,
         dtype=str(dtype).removeprefix("torch."),
         width=width,
         tile=f"{config.bm} x {config.bn}, {config.warps} warps, {config.stages} stages",
+        shared=binary.metadata.shared,
         shared_limit=target.shared,
         matrix_instructions=len(re.findall(target.matrix_units, text)),
         atomics=len(re.findall(target.atomics, text)),
@@ -141,8 +143,9 @@ def compiled(
 
 
 def kernels(kind: str) -> list[KernelName]:
-    """The kernels of a training step."""
-    return [k for k in KERNELS if k == kind or k not in ("linear", "softmax")]
+    """The kernels of a training step; that of tables is the same for both kinds."""
+    others = {"linear": ("softmax",), "softmax": ("linear", "table")}[kind]
+    return [kernel for kernel in KERNELS if kernel not in others]
 
 
 def _function(kernel: KernelName) -> Any:
@@ -173,18 +176,15 @@ def _source(function: Any, dtype: torch.dtype, constants: dict[str, Any]) -> AST
     return ASTSource(function, signature, constants, attributes)
 
 
-def _nvidia_resources(binary: Any) -> dict[str, int]:
-    text = _cuobjdump(binary, "--dump-resource-usage")
+def _nvidia_resources(text: str) -> dict[str, int]:
     found = re.search(r"REG:(\d+) STACK:(\d+) SHARED:(\d+) LOCAL:(\d+)", text)
     if found is None:
         raise RuntimeError(f"cuobjdump does not say what a kernel uses: {text:.300}")
     registers, stack, _, local = map(int, found.groups())
-    return {"registers": registers, "stack": stack + local, "shared": binary.metadata.shared}
+    return {"registers": registers, "stack": stack + local}
 
 
-def _amd_resources(binary: Any) -> dict[str, int]:
-    text = binary.asm["amdgcn"]
-
+def _amd_resources(text: str) -> dict[str, int]:
     def number(name: str) -> int:
         found = re.search(rf"\.{name}:\s+(\d+)", text)
         if found is None:
@@ -194,21 +194,18 @@ def _amd_resources(binary: Any) -> dict[str, int]:
     return {
         "registers": number("vgpr_count"),
         "stack": number("private_segment_fixed_size"),
-        "shared": binary.metadata.shared,
     }
 
 
 def assembly(binary: Any, target: Target) -> str:
-    """The instructions of a compiled kernel."""
-    return binary.asm["amdgcn"] if target.amd else _cuobjdump(binary, "--dump-sass")
-
-
-def _cuobjdump(binary: Any, what: str) -> str:
+    """What a compiled kernel uses, and its instructions."""
+    if target.amd:
+        return binary.asm["amdgcn"]
     tools = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(binary.asm["cubin"])
         file.flush()
-        command = [tools / "cuobjdump", what, file.name]
+        command = [tools / "cuobjdump", "--dump-resource-usage", "--dump-sass", file.name]
         # the disassembler is beside it
         done = subprocess.run(
             command, capture_output=True, text=True, check=False, env={"PATH": str(tools)}
@@ -216,19 +213,12 @@ def _cuobjdump(binary: Any, what: str) -> str:
     return done.stdout + done.stderr
 
 
-def reports(target: Target, dtype: torch.dtype, width: int) -> Iterator[Report]:
-    """Compile all kernels of training steps, linear and softmax."""
-    for kind in ("linear", "softmax"):
-        for kernel in kernels(kind):
-            if (kernel, kind) != ("table", "softmax"):  # one for both
-                yield compiled(kernel, target, dtype, width, kind=kind)
-
-
 def main(argv: list[str]) -> None:
-    target, dtype, *widths = argv
-    for width in map(int, widths):
-        for report in reports(TARGETS[target], getattr(torch, dtype), width):
-            print(json.dumps(asdict(report)), flush=True)
+    for job in argv:
+        target, dtype, kind, width = job.split(",")
+        for kernel in kernels(kind):
+            made = TARGETS[target], getattr(torch, dtype), int(width)
+            print(json.dumps(asdict(compiled(kernel, *made, kind=kind))), flush=True)
 
 
 if __name__ == "__main__":

@@ -76,8 +76,8 @@ def no_kernel(
     `even`: the number of tokens is a multiple of 16, for which other code is compiled.
     """
     real = device.type == "cuda" and torch.cuda.is_available() and not is_interpreted()
-    if not real or _fake_tensors():
-        return None
+    if not real or _fake_tensors() or torch.cuda.is_current_stream_capturing():
+        return None  # in the capture of a CUDA graph nobody may wait for a result
     with _PROBING:
         return probed(kind, device, dtype, m, d, features, even)
 

@@ -36,7 +36,7 @@ def query_kernel(
     bias_t, bias_s, table_t, place_s, samples, length, entries, origin, scale,
     M: tl.constexpr, D: tl.constexpr, MP: tl.constexpr, DP: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, SOFTMAX: tl.constexpr, FEATURES: tl.constexpr,
-    BIAS: tl.constexpr, BOUNDED: tl.constexpr, WIDE: tl.constexpr, PRECISION: tl.constexpr,
+    BIAS: tl.constexpr, BOUNDED: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
     """The gradient of q; `shift` is kept for the other kernels."""
     tiles = tl.cdiv(length, BM)
@@ -69,13 +69,15 @@ def query_kernel(
         weights = weights_at(table, a[:, None] - b[None, :], entries, SOFTMAX, BOUNDED)
         if BIAS:
             weights += tl.load(bias + t * bias_t + s * bias_s + j, mask=column, other=0.0)[None, :]
+        if SOFTMAX:  # exponentials of keys that are not there may overflow
+            weights = tl.where(column[None, :], weights, float("-inf"))
         # the linear kernel has no use for the products: compiled, they are not computed
-        products = multiply(queries, tl.trans(keys), PRECISION)
-        slopes = multiply(g, values, PRECISION)
+        products = multiply(queries, tl.trans(keys))
+        slopes = multiply(g, values)
         _, gradient, _ = tile_gradients(
             products, slopes, weights, over[:, None], lost[:, None], scale, 0.0, SOFTMAX
         )
-        found = accumulate(found, gradient, keys, WIDE, PRECISION)
+        found = accumulate(found, gradient, keys, WIDE)
     found = unmapped(raw, found, FEATURES)
     store_rows(dq + t * dq_t + s * dq_s, i, dq_l, row, found, M, MP)
 
@@ -88,7 +90,6 @@ def key_kernel(
     M: tl.constexpr, D: tl.constexpr, MP: tl.constexpr, DP: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, SOFTMAX: tl.constexpr, FEATURES: tl.constexpr,
     BIAS: tl.constexpr, FLOOR: tl.constexpr, BOUNDED: tl.constexpr, WIDE: tl.constexpr,
-    PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Gradients of k, v and the bias: BN keys and all queries. Tiles are keys by queries."""
     tiles = tl.cdiv(length, BN)
@@ -124,13 +125,13 @@ def key_kernel(
         weights = weights_at(table, a[None, :] - b[:, None], entries, SOFTMAX, BOUNDED)
         if BIAS:
             weights += own[:, None]
-        products = multiply(keys, tl.trans(queries), PRECISION)
-        slopes = multiply(values, tl.trans(g), PRECISION)
+        products = multiply(keys, tl.trans(queries))
+        slopes = multiply(values, tl.trans(g))
         attention, gradient, of_mask = tile_gradients(
             products, slopes, weights, over[None, :], lost[None, :], scale, floor, SOFTMAX
         )
-        found_v = accumulate(found_v, attention, g, WIDE, PRECISION)
-        found_k = accumulate(found_k, gradient, queries, WIDE, PRECISION)
+        found_v = accumulate(found_v, attention, g, WIDE)
+        found_k = accumulate(found_k, gradient, queries, WIDE)
         if BIAS:
             found_bias += tl.sum(of_mask, 1)
     found_k = unmapped(raw, found_k, FEATURES)
@@ -148,7 +149,7 @@ def mask_kernel(
     first_table, tables, first_sample, last_sample, share, first_row, rows,
     M: tl.constexpr, D: tl.constexpr, MP: tl.constexpr, DP: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, SOFTMAX: tl.constexpr, FEATURES: tl.constexpr,
-    BIAS: tl.constexpr, BOUNDED: tl.constexpr, PRECISION: tl.constexpr,
+    BIAS: tl.constexpr, BOUNDED: tl.constexpr,
 ):  # fmt: skip
     """The gradient of some rows of the masks of some tables, each part over `share` samples.
 
@@ -194,8 +195,8 @@ def mask_kernel(
         if BIAS:
             own_bias = tl.load(bias + t * bias_t + s * bias_s + j, mask=column, other=0.0)
             weights = weights + own_bias[None, :]
-        products = multiply(queries, keys, PRECISION)
-        slopes = multiply(g, values, PRECISION)
+        products = multiply(queries, keys)
+        slopes = multiply(g, values)
         _, _, gradient = tile_gradients(
             products, slopes, weights, over[:, None], lost[:, None], scale, 0.0, SOFTMAX
         )

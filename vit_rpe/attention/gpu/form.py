@@ -37,6 +37,8 @@ def refusal(request: AttentionRequest) -> str | None:
     inner = structure.split_border(structure.without_token_weights(request.mask))[1]
     if not isinstance(inner, Toeplitz | Exponential):
         return f"needs a Toeplitz or Exponential mask, got {type(inner).__name__}"
+    if 0 in request.batch_shape:
+        return "has nothing to compute"
     if request.dropout > 0:
         return "has no dropout of weights"
     if max(request.num_features, request.num_values) > _MOST_CHANNELS:

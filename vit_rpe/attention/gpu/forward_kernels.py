@@ -40,7 +40,7 @@ def linear_kernel(
     samples, length, entries, origin, floor,
     M: tl.constexpr, D: tl.constexpr, MP: tl.constexpr, DP: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, FEATURES: tl.constexpr, NONNEGATIVE: tl.constexpr,
-    FLOOR: tl.constexpr, BOUNDED: tl.constexpr, WIDE: tl.constexpr, PRECISION: tl.constexpr,
+    FLOOR: tl.constexpr, BOUNDED: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
     tiles = tl.cdiv(length, BM)
     item = (tl.program_id(0) // tiles).to(tl.int64)
@@ -65,15 +65,16 @@ def linear_kernel(
         values = load_rows(v, j, v_l, column, D, DP)
         b = tl.load(place_k + j, mask=column, other=0)
         weights = weights_at(table, a[:, None] - b[None, :], entries, False, BOUNDED)
-        weights *= multiply(queries, keys, PRECISION)
+        weights *= multiply(queries, keys)
         if not NONNEGATIVE:
             absolute += tl.sum(tl.abs(weights), 1)
         if FLOOR:
             weights += tl.where(column, floor, 0.0)[None, :]
         total += tl.sum(weights, 1)
-        sums = accumulate(sums, weights, values, WIDE, PRECISION)
+        sums = accumulate(sums, weights, values, WIDE)
     bound = tl.abs(total) if NONNEGATIVE else absolute + tl.abs(floor) * length
-    empty = tl.abs(total) <= EPS * bound
+    # a row whose sums overflow is not empty: it becomes NaN
+    empty = (tl.abs(total) <= EPS * bound) & (bound < float("inf"))
     over = tl.where(empty, 0.0, 1.0 / tl.where(empty, 1.0, total))
     sums = tl.where(empty[:, None], 0.0, sums * over[:, None])
     tl.store(statistic + item * length + i, over, mask=row)
@@ -87,7 +88,6 @@ def softmax_kernel(
     samples, length, entries, origin, scale,
     M: tl.constexpr, D: tl.constexpr, MP: tl.constexpr, DP: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, BIAS: tl.constexpr, BOUNDED: tl.constexpr,
-    PRECISION: tl.constexpr,
 ):  # fmt: skip
     """The table and the bias of keys are logarithms."""
     tiles = tl.cdiv(length, BM)
@@ -113,14 +113,14 @@ def softmax_kernel(
         logits = weights_at(table, a[:, None] - b[None, :], entries, True, BOUNDED)
         if BIAS:
             logits += tl.load(bias + t * bias_t + s * bias_s + j, mask=column, other=0.0)[None, :]
-        logits += multiply(queries, keys, PRECISION) * scale
+        logits += multiply(queries, keys) * scale
         logits = tl.where(column[None, :], logits * LOG2E, float("-inf"))
         before, largest = largest, tl.maximum(largest, tl.max(logits, 1))
         pivot = tl.where(largest == float("-inf"), 0.0, largest)  # nothing has been seen yet
         weights = tl.exp2(logits - pivot[:, None])
         shrink = tl.exp2(before - pivot)
         total = total * shrink + tl.sum(weights, 1)
-        sums = accumulate(sums * shrink[:, None], weights, values, False, PRECISION)
+        sums = accumulate(sums * shrink[:, None], weights, values, False)
     empty = total == 0.0
     sums = tl.where(empty[:, None], 0.0, sums / tl.where(empty, 1.0, total)[:, None])
     # of an empty row the exponentials of the backward pass are 0, too

@@ -79,6 +79,7 @@ class Launcher:
         self.softmax = options.kind == "softmax"
         self.weights = _rows_in_memory(inputs.table)
         self.table = self._flat() if flat is None else flat
+        self.bias = None if inputs.bias is None else _rows_in_memory(inputs.bias)
         self.bounded = inputs.place_q is not None
         self.place_q = _index(inputs.place_q, self.at.query)
         self.place_k = _index(inputs.place_k, self.at.key)
@@ -113,12 +114,11 @@ class Launcher:
         """Gradients of q, k, v, bias, and, where asked for, of table and border."""
         grad, out = _rows_in_memory(grad), _rows_in_memory(out)
         shift = torch.empty_like(statistic)
-        bias = self.inputs.bias
         found: dict[str, Any] = {
             "dq": tokens_first(self.q),
             "dk": tokens_first(self.k),
             "dv": tokens_first(self.v),
-            "dbias": None if bias is None else torch.empty_like(statistic),
+            "dbias": None if self.bias is None else torch.empty_like(statistic),
         }
         tensors = {**self._tensors(), "out": out, "grad": grad, **found}
         tensors |= {"statistic": statistic, "shift": shift}
@@ -208,7 +208,7 @@ class Launcher:
             "k": self.k,
             "v": self.v,
             "table": self.table,
-            "bias": self.inputs.bias,
+            "bias": self.bias,
             "place_q": self.place_q,
             "place_k": self.place_k,
         }
@@ -233,7 +233,7 @@ class Launcher:
             "floor": options.floor,
             **self._constants(config),
         }
-        if self.inputs.bias is None:
+        if self.bias is None:
             arguments |= {"bias_t": 0, "bias_s": 0}
         run(kernel, programs, arguments, config)
 
@@ -248,11 +248,10 @@ class Launcher:
             "SOFTMAX": self.softmax,
             "FEATURES": self.options.features,
             "NONNEGATIVE": self.options.nonnegative,
-            "BIAS": self.inputs.bias is not None,
+            "BIAS": self.bias is not None,
             "FLOOR": self.options.floor != 0.0,
             "BOUNDED": self.bounded,
             "WIDE": self.wide,
-            "PRECISION": "tf32",  # of float32: others have one precision only
         }
 
     def _config(self, kernel: KernelName) -> Configuration:
@@ -344,7 +343,9 @@ def of_border(
 
 
 def _rows_in_memory(x: Tensor) -> Tensor:
-    return x if x.stride(-1) == 1 else x.contiguous()
+    """The tensor, copied unless kernels can read it: their steps from token to token are int32."""
+    far = x.dim() > 2 and x.shape[2] * x.stride(2) >= 1 << 31
+    return x if x.stride(-1) == 1 and not far else x.contiguous()
 
 
 def _index(given: Tensor | None, own: Tensor) -> Tensor:

@@ -50,7 +50,8 @@ def _forward(*arguments: Any) -> tuple[Tensor, ...]:
     from .launch import Inputs, Launcher, Options
 
     tensors, options = arguments[:_NUM_TENSORS], arguments[_NUM_TENSORS:]
-    return Launcher(Inputs(*tensors), Options(*options)).forward()
+    with torch.cuda.device_of(tensors[0]):  # Triton starts kernels on the current device
+        return Launcher(Inputs(*tensors), Options(*options)).forward()
 
 
 def _backward(
@@ -60,8 +61,9 @@ def _backward(
 
     *rest, of_mask = arguments
     tensors, options = rest[:_NUM_TENSORS], rest[_NUM_TENSORS:]
-    launcher = Launcher(Inputs(*tensors), Options(*options), flat if flat.numel() else None)
-    found = launcher.backward(grad, out, statistic, of_mask)
+    with torch.cuda.device_of(grad):
+        launcher = Launcher(Inputs(*tensors), Options(*options), flat if flat.numel() else None)
+        found = launcher.backward(grad, out, statistic, of_mask)
     return tuple(statistic.new_empty(0) if x is None else x for x in found)
 
 

@@ -48,7 +48,10 @@ def places(grid: tuple[int, ...], prefix: int, device: torch.device) -> Places:
 @lru_cache(maxsize=256)
 def _kept(grid: tuple[int, ...], prefix: int, device: torch.device) -> Places:
     with torch.inference_mode(False):
-        return _make(grid, prefix, device)
+        made = _make(grid, prefix, device)
+    if device.type == "cuda":  # once: whoever takes them may work on another stream
+        torch.cuda.current_stream(device).synchronize()
+    return made
 
 
 def grid_places(grid: tuple[int, ...], device: torch.device) -> tuple[Tensor, int]:

@@ -118,15 +118,15 @@ def weights_at(table, index, entries, SOFTMAX: tl.constexpr, BOUNDED: tl.constex
 
 
 @triton.jit
-def multiply(a, b, PRECISION: tl.constexpr):
-    """Multiply two tiles of inputs or features."""
+def multiply(a, b):
+    """Multiply two tiles of inputs or features; float32 as TF32, where the matrix unit has it."""
     if INTERPRETED or a.dtype != b.dtype:
         a, b = a.to(tl.float32), b.to(tl.float32)
-    return tl.dot(a, b, input_precision=PRECISION)
+    return tl.dot(a, b)
 
 
 @triton.jit
-def accumulate(total, a, b, WIDE: tl.constexpr, PRECISION: tl.constexpr):
+def accumulate(total, a, b, WIDE: tl.constexpr):
     """Add a b to a total: a is float32 and takes the type of b, unless it is too WIDE for it."""
     if WIDE or b.dtype == tl.float32:
         b = b.to(tl.float32)
@@ -134,7 +134,7 @@ def accumulate(total, a, b, WIDE: tl.constexpr, PRECISION: tl.constexpr):
         a = rounded(a, b.dtype)
         if INTERPRETED:
             a, b = a.to(tl.float32), b.to(tl.float32)
-    return tl.dot(a, b, total, input_precision=PRECISION)
+    return tl.dot(a, b, total)
 
 
 @triton.jit
