@@ -170,6 +170,14 @@ def test_tu_rows_are_chosen_in_each_fold():
     assert max(c.rank for c in first) < min(c.rank for c in finals if c.levels["run"] > 0)
 
 
+def test_folds_of_another_set_are_refused(monkeypatch):
+    fold = Fold(torch.arange(2), torch.arange(2, 4), torch.arange(4, 5))
+    monkeypatch.setattr(tu, "tu_set", lambda name: range(6))
+    monkeypatch.setattr(tu, "tu_folds", lambda name: [fold])
+    with pytest.raises(ValueError, match="a set has 6 graphs, its file of splits is for 5"):
+        tu._set("a set")
+
+
 def test_tu_runs_hold_out_a_tenth_of_the_rest_and_never_test_graphs():
     fold = Fold(torch.arange(10), torch.arange(10, 91), torch.arange(91, 100))
     train, val, test = tu._parts(fold, "accuracy", 3)
