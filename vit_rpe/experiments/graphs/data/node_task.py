@@ -81,7 +81,7 @@ def _task(part: dict[str, Any]) -> NodeTask:
 
 
 def _check(part: dict[str, Any], nodes: int, x: csr_matrix) -> None:
-    if x.shape[0] != nodes or not np.isfinite(x.data).all():
+    if x.shape is None or x.shape[0] != nodes or not np.isfinite(x.data).all():
         raise ValueError(f"wanted finite features of its {nodes} nodes, got {x.shape}")
     if part["edge_index"].ndim != 2 or len(part["edge_index"]) != 2:
         raise ValueError(f"edge_index must be (2, E), got {part['edge_index'].shape}")
