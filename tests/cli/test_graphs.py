@@ -57,6 +57,11 @@ def test_only_some_cells(elsewhere, capsys):
     assert "| GIN |" in out and "[250]" in out
 
 
+def test_cells_whose_settings_are_not_chosen_yet(elsewhere, capsys):
+    assert graphs.main(["citation", "--quick", "--only", "part=accuracy", "--output", "here"]) == 0
+    assert "settings follow from cells with part=choice" in capsys.readouterr().out
+
+
 def test_wrong_input_is_one_line(elsewhere, capsys, monkeypatch):
     monkeypatch.setenv("VIT_RPE_DATA", str(elsewhere))
     for argv, message in [
@@ -64,6 +69,9 @@ def test_wrong_input_is_one_line(elsewhere, capsys, monkeypatch):
         (["tu", "--quick"], "ENZYMES is not there"),
         (["motifs", "--only", "model"], "wanted LEVEL=VALUE"),
         (["motifs", "--only", "modle=GAT"], "no level 'modle'; nearest is 'model'"),
+        (["motifs", "--only", "set=gird"], "no cell has set=gird; nearest is 'grid'"),
+        (["tu", "--only", "fold=10"], "no cell has fold=10; nearest is '1'"),
+        (["cycles", "--only", "model=GKAT", "depth=3"], "no cell has all of model=GKAT depth=3"),
         (["motifs", "--nice", "20"], "wanted a number from 0 to 19"),
         (["motifs", "--quick", "--report", "--into", "none.md"], "none.md"),
         (["pictures"], "invalid choice"),

@@ -108,8 +108,46 @@ def test_broken_npz_files_are_named(folder):
     np.savez(file, x_data=np.array([Attack()], dtype=object))
     with pytest.raises(ValueError, match=r"cora.npz is no citation graph"):
         citation("cora")
-    file.write_bytes(b"PK")
-    with pytest.raises(ValueError, match=r"cora.npz is no citation graph"):
+    np.savez(file, y=np.arange(3_000))
+    for content in (b"PK", file.read_bytes()[:2000], b""):
+        file.write_bytes(content)
+        with pytest.raises(ValueError, match=r"cora.npz is no citation graph"):
+            citation("cora")
+
+
+GOOD = {
+    "x_data": np.ones(4), "x_indices": np.arange(4), "x_indptr": np.arange(5), "x_shape": (4, 5),
+    "y": np.array([0, 1, 0, 1]), "edge_index": np.array([[0, 1, 2, 3], [1, 0, 3, 2]]),
+    "train_idx": np.array([0]), "val_idx": np.array([1]), "test_idx": np.array([2, 3]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("part", "message"),
+    [
+        ({"x_data": np.full(4, np.nan)}, "wanted finite features of its 4 nodes"),
+        ({"y": np.arange(3)}, "wanted finite features of its 3 nodes, got .4, 5."),
+        ({"y": np.full(4, 0.5)}, "y has numbers that are no classes"),
+        ({"edge_index": np.array([[0, 4], [4, 0]])}, "edge_index has numbers that none of its 4"),
+        ({"edge_index": np.zeros((4, 2), int)}, "edge_index must be .2, E., got .4, 2."),
+        ({"val_idx": np.array([-1])}, "val has numbers that none of its 4 nodes has"),
+        ({"val_idx": np.array([3])}, "train, val and test have nodes in common"),
+        ({"x_indices": np.arange(4) + 2}, "5"),
+    ],
+)
+def test_parts_that_do_not_fit_are_named(folder, part, message):
+    (folder / "planetoid").mkdir()
+    np.savez(folder / "planetoid" / "cora.npz", **GOOD)
+    assert citation("cora").num_nodes == 4
+    np.savez(folder / "planetoid" / "cora.npz", **{**GOOD, **part})
+    with pytest.raises(ValueError, match=rf"cora.npz is no citation graph: .*{message}"):
+        citation("cora")
+
+
+def test_a_raw_file_of_words_is_named(folder):
+    raw_planetoid(folder / "Cora" / "raw", "cora")
+    (folder / "Cora" / "raw" / "ind.cora.test.index").write_text("one\n")
+    with pytest.raises(ValueError, match=r"Cora/raw is no citation graph: .*'one'"):
         citation("cora")
 
 
@@ -168,6 +206,17 @@ def test_our_files_of_tu_sets_say_the_same(folder):
     np.savez(folder / "tu" / "NCI1.npz", edge_index=mixed.numpy())
     with pytest.raises(ValueError, match=r"NCI1.npz is no TU set: .*graph_ptr"):
         tu_set("NCI1")
+    good = {"edge_index": mixed, "graph_ptr": raw.node_ptr, "graph_label": raw.y,
+            "node_label": torch.zeros(8)}  # fmt: skip
+    for part, message in (
+        ({"graph_label": raw.y[:2]}, "it has 3 graphs, but classes of 2"),
+        ({"node_label": torch.zeros(7)}, "it has 8 nodes, but labels of 7"),
+        ({"graph_ptr": raw.node_ptr + torch.tensor([0, 1, 0, 0])}, "an edge joins two graphs"),
+        ({"edge_index": mixed + 9}, "out of bounds"),
+    ):
+        np.savez(folder / "tu" / "NCI1.npz", **{k: v.numpy() for k, v in {**good, **part}.items()})
+        with pytest.raises(ValueError, match=rf"NCI1.npz is no TU set: .*{message}"):
+            tu_set("NCI1")
 
 
 def test_folds_are_read_and_odd_files_named(folder):
@@ -178,9 +227,17 @@ def test_folds_are_read_and_odd_files_named(folder):
     folds = tu_folds("PROTEINS")
     assert len(folds) == 10 and folds[0].test.tolist() == [3, 1]
     assert folds[0].train.tolist() == [0, 2] and folds[0].val.tolist() == [4]
-    for text, message in (("{}", "has 0 folds"), ("[{}]", "has no folds"), ("no", "has no folds")):
+    entry["test"] = [3, 0]
+    twice = json.dumps([entry] * 10)
+    for text, message in (
+        ("{}", "0 folds, wanted 10"),
+        ("[{}]", "model_selection"),
+        ("no", "Expecting value"),
+        (twice, "does not have every graph once"),
+    ):
         file.write_text(text)
-        with pytest.raises(ValueError, match=rf"PROTEINS_full_splits.json {message}"):
+        wanted = rf"PROTEINS_full_splits.json is no file of the folds of Errica et al.: .*{message}"
+        with pytest.raises(ValueError, match=wanted):
             tu_folds("PROTEINS")
     with pytest.raises(FileNotFoundError, match=r"NCI1_splits.json"):
         tu_folds("NCI1")

@@ -13,7 +13,7 @@ pytest.importorskip("torch_geometric", reason="needs torch-geometric: pip instal
 from vit_rpe.experiments.graphs import TABLES, section  # noqa: E402
 from vit_rpe.experiments.graphs.cells import Cell, Results, results_of, run_cells  # noqa: E402
 from vit_rpe.experiments.graphs.data import Fold  # noqa: E402
-from vit_rpe.experiments.graphs.run import insert_sections  # noqa: E402
+from vit_rpe.experiments.graphs.run import every_cell, insert_sections  # noqa: E402
 from vit_rpe.experiments.graphs.tables import citation, cycles, motifs, tu, wallclock  # noqa: E402
 
 ABOUT = {
@@ -85,7 +85,7 @@ def test_odd_lines_are_named(tmp_path):
 # --- the cells of the paper ----------------------------------------------------------------------
 
 
-def every_cell(table, result=lambda cell: {"val": 0.5, "val_loss": 1.0}):
+def play(table, result):
     """Play a table through: pretend to run each cell as soon as it is there."""
     done = []
     while True:
@@ -98,7 +98,7 @@ def every_cell(table, result=lambda cell: {"val": 0.5, "val_loss": 1.0}):
 
 @pytest.mark.parametrize("name", list(TABLES))
 def test_no_two_cells_are_the_same(name):
-    cells = every_cell(TABLES[name][0])
+    cells = every_cell(name)
     names = [cell.name for cell in cells]
     assert len(set(names)) == len(names)
     assert all(cell.table == name for cell in cells)
@@ -124,7 +124,7 @@ def test_citation_settings_follow_from_validation():
         good = cell.levels["part"] == "choice" and cell.levels["setting"] == 1
         return {"val": 0.9 if good else 0.4, "val_loss": 1.0}
 
-    cells = every_cell(citation, result)
+    cells = play(citation, result)
     chosen = [
         c for c in cells if c.levels["part"] == "accuracy" and c.levels["graph"] == "citeseer"
     ]
@@ -145,7 +145,7 @@ def test_the_mean_of_all_seeds_chooses():
         place = cell.levels.get("setting"), cell.levels["seed"]
         return {"val": table.get(place, 0.1), "val_loss": next(values)}
 
-    cells = every_cell(citation, result)
+    cells = play(citation, result)
     chosen = [c.settings for c in cells if c.levels["part"] == "accuracy"]
     wanted = citation.CHOICES["cora"]["GKAT"][0]
     assert chosen[0]["lr"] == wanted[0].lr and chosen[0]["alpha"] == wanted[1].alpha
@@ -158,7 +158,7 @@ def test_tu_rows_are_chosen_in_each_fold():
             return {"val": 0.5, "val_loss": 1.0 if levels["lr"] == 1e-3 else 2.0}
         return {"val": 0.9 if levels.get("row") == levels["fold"] % 2 else 0.5, "val_loss": 1.0}
 
-    cells = every_cell(tu, result)
+    cells = play(tu, result)
     finals = [c for c in cells if c.levels["part"] == "accuracy"]
     assert len(finals) == 4 * 3 * 10 * 3
     enzymes = [c for c in finals if (c.levels["set"], c.levels["model"]) == ("ENZYMES", "GKAT")]
@@ -167,6 +167,14 @@ def test_tu_rows_are_chosen_in_each_fold():
         assert cell.settings["heads"] == (4, 8)[cell.levels["fold"] % 2]
     first = [c for c in finals if c.levels["run"] == 0]
     assert max(c.rank for c in first) < min(c.rank for c in finals if c.levels["run"] > 0)
+
+
+def test_folds_of_another_set_are_refused(monkeypatch):
+    fold = Fold(torch.arange(2), torch.arange(2, 4), torch.arange(4, 5))
+    monkeypatch.setattr(tu, "tu_set", lambda name: range(6))
+    monkeypatch.setattr(tu, "tu_folds", lambda name: [fold])
+    with pytest.raises(ValueError, match="a set has 6 graphs, its file of splits is for 5"):
+        tu._set("a set")
 
 
 def test_tu_runs_hold_out_a_tenth_of_the_rest_and_never_test_graphs():
@@ -227,7 +235,7 @@ def test_means_stand_beside_the_paper(tmp_path):
 
 
 def test_tu_deviations_are_those_of_fold_means(tmp_path):
-    cells = [c for c in every_cell(tu) if c.levels["part"] == "accuracy"]
+    cells = [c for c in every_cell("tu") if c.levels["part"] == "accuracy"]
     cells = [c for c in cells if c.levels["set"] == "NCI1" and c.levels["model"] == "GKAT"]
 
     def result(cell):  # folds at 70 and 80, runs around them
@@ -243,7 +251,7 @@ def test_tu_deviations_are_those_of_fold_means(tmp_path):
 
 
 def test_a_bar_that_is_missed_is_said(tmp_path):
-    cells = [c for c in every_cell(citation) if c.levels["part"] == "accuracy"]
+    cells = [c for c in every_cell("citation") if c.levels["part"] == "accuracy"]
     result = lambda cell: {"test": 0.79, "val": 0.8, "parameters": 1, "epochs": 1}  # noqa: E731
     written(tmp_path, "citation", cells, result)
     text = section("citation", tmp_path)

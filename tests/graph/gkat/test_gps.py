@@ -56,3 +56,5 @@ def test_edge_attributes_reach_the_local_layer():
     assert "GKATBlock(6, conv=None, GKATConv(6, 6, heads=1))" == repr(alone)
     with pytest.raises(ValueError, match="6 channels cannot be cut into 4 heads"):
         GKATBlock(6, heads=4)
+    with pytest.raises(ValueError, match="6 channels cannot be cut into 0 heads"):
+        GKATBlock(6, heads=0)

@@ -60,7 +60,15 @@ def test_gkat_is_its_layers():
         assert (one.heads, one.out_channels, two.in_channels, two.concat) == (2, 4, 8, False)
     for call, message in (
         (lambda: GKAT(5, 8, 2, heads=3), "layer 0 of 8 channels cannot be cut into 3 heads"),
-        (lambda: GKAT(5, (8, 4), 3), r"3 layers need as many hidden_channels, got \[8, 4\]"),
+        (
+            lambda: GKAT(5, (8, 4), 3),
+            r"3 layers need as many hidden_channels, from 1 on, got \[8, 4\]",
+        ),
+        (lambda: GKAT(5, 8, 2, heads=0), r"2 layers need as many heads, from 1 on, got \[0, 0\]"),
+        (
+            lambda: GKAT(5, 8, 2, jk="sum"),
+            "jk must be None, 'last', 'cat', 'max' or 'lstm', got 'sum'",
+        ),
         (lambda: GKAT(5, 8, 0), "num_layers must be at least 1, got 0"),
         (lambda: GKAT(5, (8, 4), 2, jk="max"), r"jk='max' needs layers of one width, got \[8, 4\]"),
     ):

@@ -6,6 +6,7 @@ import re
 import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from types import FrameType, ModuleType
@@ -43,15 +44,40 @@ def planned(
     names: Sequence[str], folder: Path, quick: bool, only: Mapping[str, Sequence[str]]
 ) -> list[Cell]:
     """Return the cells of some tables that can be run now, or are finished."""
-    found: list[Cell] = []
-    for name in names:
-        found += TABLES[name][0].cells(results_of(folder, name).records, quick)
-    known = {level for cell in found for level in cell.levels}
-    for level in only:
-        if level not in known:
-            close = nearest(level, known) or f"; there are {', '.join(sorted(known))}"
-            raise ValueError(f"--only: no level {level!r}{close}")
+    if only:
+        _check_levels([cell for name in names for cell in every_cell(name, quick)], only)
+    found = [c for n in names for c in TABLES[n][0].cells(results_of(folder, n).records, quick)]
     return [cell for cell in found if _is_wanted(cell, only)]
+
+
+@cache
+def every_cell(name: str, quick: bool = False) -> list[Cell]:
+    """Return all cells that a table can have, as if each had been run as soon as it was there."""
+    done: list[Record] = []
+    known: set[str] = set()
+    while True:
+        cells = TABLES[name][0].cells(done, quick)
+        new = [cell for cell in cells if cell.name not in known]
+        if not new:
+            return cells
+        known |= {cell.name for cell in new}
+        done += [{"levels": c.levels, "result": {"val": 0.0, "val_loss": 0.0}} for c in new]
+
+
+def _check_levels(cells: Sequence[Cell], only: Mapping[str, Sequence[str]]) -> None:
+    for level, values in only.items():
+        known = {str(cell.levels[level]) for cell in cells if level in cell.levels}
+        if not known:
+            there = {level for cell in cells for level in cell.levels}
+            close = nearest(level, there) or f"; there are {', '.join(sorted(there))}"
+            raise ValueError(f"--only: no level {level!r}{close}")
+        for value in values:
+            if value not in known:
+                close = nearest(value, known) or f"; there are {', '.join(sorted(known))}"
+                raise ValueError(f"--only: no cell has {level}={value}{close}")
+    if not any(_is_wanted(cell, only) for cell in cells):
+        text = " ".join(f"{level}={','.join(values)}" for level, values in only.items())
+        raise ValueError(f"--only: no cell has all of {text}")
 
 
 def _is_wanted(cell: Cell, only: Mapping[str, Sequence[str]]) -> bool:
@@ -71,6 +97,10 @@ def run_tables(
         "versions": versions() | {"torch_geometric": version("torch_geometric")},
         **revision(),
     }
+    if not planned(names, folder, quick, only or {}):
+        told(
+            "none of these cells can be run yet: their settings follow from cells with part=choice"
+        )
     with _stopping():
         run_cells(lambda: planned(names, folder, quick, only or {}), folder, told, about)
 

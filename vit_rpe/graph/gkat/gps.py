@@ -44,7 +44,7 @@ class GKATBlock(nn.Module):
         **attention: Any,
     ):
         super().__init__()
-        if channels % heads:
+        if heads < 1 or channels % heads:
             raise ValueError(f"{channels} channels cannot be cut into {heads} heads")
         self.channels, self.conv, self.dropout = channels, conv, dropout
         self.attention = GKATConv(channels, channels // heads, heads, **attention)

@@ -53,6 +53,8 @@ class GKAT(nn.Module):
         **conv: Any,
     ):
         super().__init__()
+        if jk not in (None, "last", "cat", "max", "lstm"):
+            raise ValueError(f"jk must be None, 'last', 'cat', 'max' or 'lstm', got {jk!r}")
         heads = _per_layer(heads, num_layers, "heads")
         widths = _per_layer(hidden_channels, num_layers, "hidden_channels")
         to_out = out_channels is not None and jk is None
@@ -141,8 +143,8 @@ def _per_layer(value: int | Sequence[int], num_layers: int, name: str) -> list[i
     if num_layers < 1:
         raise ValueError(f"num_layers must be at least 1, got {num_layers}")
     values = [value] * num_layers if isinstance(value, int) else list(value)
-    if len(values) != num_layers:
-        raise ValueError(f"{num_layers} layers need as many {name}, got {values}")
+    if len(values) != num_layers or min(values) < 1:
+        raise ValueError(f"{num_layers} layers need as many {name}, from 1 on, got {values}")
     return values
 
 

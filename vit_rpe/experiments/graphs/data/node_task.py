@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -51,8 +52,23 @@ def citation(name: str, download: bool = False) -> NodeTask:
     if download and not any((places.data_folder() / each).exists() for each in candidates):
         places.download_planetoid(name)
     found = places.find("the citation graph", name, candidates)
-    part = _read_npz(found) if found.suffix == ".npz" else read_raw(found, name)
+    with places.reading("citation graph", found):
+        part = _read_npz(found) if found.suffix == ".npz" else read_raw(found, name)
+        return _task(part)
+
+
+def _read_npz(file: Path) -> dict[str, Any]:
+    with np.load(file, allow_pickle=False) as stored:
+        part = {key: stored[key] for key in _KEYS}
+    x = csr_matrix((part["x_data"], part["x_indices"], part["x_indptr"]), part["x_shape"])
+    splits = {key: part[f"{key}_idx"] for key in ("train", "val", "test")}
+    return {"x": x, "y": part["y"], "edge_index": part["edge_index"], **splits}
+
+
+def _task(part: dict[str, Any]) -> NodeTask:
+    """Check all parts against each other, and scale the rows of x."""
     x = csr_matrix(part["x"], dtype=np.float32)
+    _check(part, len(part["y"]), x)
     x = x.multiply(1 / np.maximum(x.sum(1), 1e-12)).tocoo()
     sparse = torch.sparse_coo_tensor(
         torch.from_numpy(np.stack([x.row, x.col]).astype(np.int64)),
@@ -64,12 +80,16 @@ def citation(name: str, download: bool = False) -> NodeTask:
     return NodeTask(sparse, edges, y, train, val, test)
 
 
-def _read_npz(file: Path) -> dict[str, object]:
-    try:
-        with np.load(file, allow_pickle=False) as stored:
-            part = {key: stored[key] for key in _KEYS}
-    except (KeyError, ValueError, OSError, EOFError) as error:
-        raise ValueError(f"{file} is no citation graph: {error}") from error
-    x = csr_matrix((part["x_data"], part["x_indices"], part["x_indptr"]), part["x_shape"])
-    splits = {key: part[f"{key}_idx"] for key in ("train", "val", "test")}
-    return {"x": x, "y": part["y"], "edge_index": part["edge_index"], **splits}
+def _check(part: dict[str, Any], nodes: int, x: csr_matrix) -> None:
+    if x.shape is None or x.shape[0] != nodes or not np.isfinite(x.data).all():
+        raise ValueError(f"wanted finite features of its {nodes} nodes, got {x.shape}")
+    if part["edge_index"].ndim != 2 or len(part["edge_index"]) != 2:
+        raise ValueError(f"edge_index must be (2, E), got {part['edge_index'].shape}")
+    for name in ("edge_index", "train", "val", "test"):
+        if not np.isin(part[name], np.arange(nodes)).all():
+            raise ValueError(f"{name} has numbers that none of its {nodes} nodes has")
+    if not np.isin(part["y"], np.arange(nodes)).all():
+        raise ValueError("y has numbers that are no classes")
+    chosen = np.concatenate([part[name] for name in ("train", "val", "test")])
+    if len(np.unique(chosen)) < len(chosen):
+        raise ValueError("train, val and test have nodes in common")

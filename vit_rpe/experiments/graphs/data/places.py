@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from zipfile import BadZipFile
 
 from torch_geometric.data import download_url, extract_zip
 from torch_geometric.datasets import Planetoid, TUDataset
@@ -12,6 +15,17 @@ from torch_geometric.datasets import Planetoid, TUDataset
 from vit_rpe.files import cache_folder
 
 SPLITS = "https://raw.githubusercontent.com/diningphil/gnn-comparison/master/data_splits"
+_DAMAGE = (
+    ValueError,
+    LookupError,
+    TypeError,
+    AttributeError,
+    RuntimeError,
+    EOFError,
+    BadZipFile,
+    zlib.error,
+    IsADirectoryError,
+)  # what reading a file may raise that is not as it should be
 PLANETOID_PARTS = ("x", "tx", "allx", "y", "ty", "ally", "graph", "test.index")
 
 
@@ -32,6 +46,15 @@ def find(kind: str, name: str, candidates: Sequence[str]) -> Path:
         f"{kind} {name} is not there: {root} has none of {', '.join(candidates)}; "
         f"{advice}--download fetches it"
     )
+
+
+@contextmanager
+def reading(what: str, file: Path) -> Iterator[None]:
+    """Let whatever a file that is damaged or another one raises be a ValueError that names it."""
+    try:
+        yield
+    except _DAMAGE as error:
+        raise ValueError(f"{file} is no {what}: {error}") from error
 
 
 def download_planetoid(name: str) -> None:

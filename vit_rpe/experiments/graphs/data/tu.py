@@ -56,7 +56,10 @@ def tu_set(name: str, download: bool = False) -> GraphSet:
     if download and not any((places.data_folder() / each).exists() for each in candidates):
         places.download_tu(name)
     found = places.find("the TU set", name, candidates)
-    return _read_npz(found, source) if found.suffix == ".npz" else _read_raw(found, name, source)
+    with places.reading("TU set", found):
+        if found.suffix == ".npz":
+            return _read_npz(found, source)
+        return _read_raw(found, name, source)
 
 
 def tu_folds(name: str, download: bool = False) -> list[Fold]:
@@ -67,13 +70,11 @@ def tu_folds(name: str, download: bool = False) -> list[Fold]:
     if download and not any((places.data_folder() / each).exists() for each in candidates):
         places.download_splits(source.splits, source.group)
     found = places.find("the file of splits of", name, candidates)
-    try:
+    with places.reading("file of the folds of Errica et al.", found):
         folds = [_fold(each) for each in json.loads(read_regular(found))]
-    except (ValueError, LookupError, TypeError) as error:
-        raise ValueError(f"{found} has no folds as those of Errica et al.: {error}") from error
-    if len(folds) != FOLDS:
-        raise ValueError(f"{found} has {len(folds)} folds, wanted {FOLDS}")
-    return folds
+        if len(folds) != FOLDS:
+            raise ValueError(f"{len(folds)} folds, wanted {FOLDS}")
+        return folds
 
 
 def _source(name: str) -> Source:
@@ -84,19 +85,20 @@ def _source(name: str) -> Source:
 
 def _fold(entry: dict[str, list]) -> Fold:
     inner = entry["model_selection"][0]
-    return Fold(*(torch.tensor(x) for x in (entry["test"], inner["train"], inner["validation"])))
+    parts = [torch.tensor(x) for x in (entry["test"], inner["train"], inner["validation"])]
+    every = torch.cat(parts)
+    if not every.sort().values.equal(torch.arange(len(every))):
+        raise ValueError("a fold does not have every graph once, to test, train or validate on")
+    return Fold(*parts)
 
 
 def _read_npz(file: Path, source: Source) -> GraphSet:
-    try:
-        with np.load(file, allow_pickle=False) as stored:
-            part = {key: torch.from_numpy(stored[key]) for key in stored.files}
-        ptr, edges = part["graph_ptr"].long(), part["edge_index"].long()
-        label = part["node_label"].long() if source.labels else None
-        attributes = part["node_attr"].float() if source.attributes else None
-        y = part["graph_label"].long()
-    except (KeyError, ValueError, OSError, EOFError) as error:
-        raise ValueError(f"{file} is no TU set: {error}") from error
+    with np.load(file, allow_pickle=False) as stored:
+        part = {key: torch.from_numpy(stored[key]) for key in stored.files}
+    ptr, edges = part["graph_ptr"].long(), part["edge_index"].long()
+    label = part["node_label"].long() if source.labels else None
+    attributes = part["node_attr"].float() if source.attributes else None
+    y = part["graph_label"].long()
     return _graph_set(edges, ptr, y, label, attributes)
 
 
@@ -119,9 +121,16 @@ def _graph_set(
 ) -> GraphSet:
     """Sort the edges by graph, in node numbers of each; join the features."""
     nodes = int(ptr[-1])
+    for what, values in (("labels", label), ("attributes", attributes)):
+        if values is not None and len(values) != nodes:
+            raise ValueError(f"it has {nodes} nodes, but {what} of {len(values)}")
+    if len(y) != len(ptr) - 1:
+        raise ValueError(f"it has {len(ptr) - 1} graphs, but classes of {len(y)}")
     graph = torch.arange(len(ptr) - 1).repeat_interleave(ptr.diff())
     edges = edges[:, (edges[0] * nodes + edges[1]).argsort()]
     of_edge = graph[edges[0]]
+    if not of_edge.equal(graph[edges[1]]):
+        raise ValueError("an edge joins two graphs")
     parts = [one_hot(label - label.min()).float()] if label is not None else []
     parts += [attributes] if attributes is not None else []
     x = torch.cat(parts, 1) if parts else degree(edges[0], nodes)[:, None]

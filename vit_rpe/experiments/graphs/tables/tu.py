@@ -174,7 +174,11 @@ def run(levels: dict[str, Any], settings: dict[str, Any], row: Row, fold: int) -
 
 @cache
 def _set(name: str) -> tuple[GraphSet, list[Any]]:
-    return tu_set(name), tu_folds(name)
+    graphs, folds = tu_set(name), tu_folds(name)
+    told = sum(len(part) for part in vars(folds[0]).values())
+    if told != len(graphs):
+        raise ValueError(f"{name} has {len(graphs)} graphs, its file of splits is for {told}")
+    return graphs, folds
 
 
 @cache
