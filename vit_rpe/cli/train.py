@@ -39,7 +39,6 @@ from vit_rpe.training import (
     train,
 )
 
-from . import COMMANDS
 from .command_line import (
     DIVERGED,
     DONE,
@@ -147,11 +146,9 @@ def _next(args: argparse.Namespace, recipe: Recipe) -> str:
         split, usual = recipe.train_split, "train"
     more = () if split in (None, usual) else ("--split", split)
     part = ("--val-fraction",) if recipe.val_fraction else ()
-    lines = [
+    return entry(
+        "next",
         typed("evaluate", "--checkpoint", run, "--data", recipe.data_dir, *more, *part),
         typed("predict", "FILE", "--checkpoint", run),
         f"{_resumed(args, f'epochs={2 * recipe.epochs}')}   # more epochs",
-    ]
-    if "predict" not in COMMANDS:
-        del lines[1]
-    return entry("next", *lines)
+    )

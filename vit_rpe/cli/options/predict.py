@@ -43,7 +43,8 @@ def parse(argv: Sequence[str] | None, text: str | None) -> argparse.Namespace:
     )
     add("--img-size", type=positive_integer, help="resolution (default: the model's)")
     add("--batch-size", type=positive_integer, default=64, help="default: 64")
-    add("--workers", type=int, default=cores, help=f"processes that read files (default: {cores})")
+    workers = "processes that read files (default: one for each core, at most 4)"
+    add("--workers", type=int, default=cores, help=workers)
     add_views(parser)
     add_device(parser)
     args = parser.parse_intermixed_args(argv)
