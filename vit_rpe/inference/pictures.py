@@ -22,7 +22,7 @@ SIDE = 192  # of a picture, in pixels
 LINES = 3  # classes below a picture
 GAP, LINE, TEXT = 16, 24, 14  # between cells; height of a line; size of its letters
 INK, PALE, BAR, FRAME = "#1a1a1a", "#6b6b6b", "#9fd3e6", "#cccccc"
-FONTS = ("DejaVuSans.ttf", "NotoSans-Regular.ttf", "Arial.ttf")  # with the letters of many languages
+FONTS = ("DejaVuSans.ttf", "NotoSans-Regular.ttf", "Arial.ttf")  # they have accents
 SMALL = 64  # a side below which pixels are shown as squares
 
 
