@@ -224,7 +224,6 @@ def test_a_run_is_trained_and_evaluated(run, trained, folder):
     assert "quickstart at 8: top-1 " in shown and "355 samples (0 bad)" in shown
 
 
-@pytest.mark.skipif("predict" not in COMMANDS, reason="there is no such command yet")
 def test_a_run_predicts(run, trained, folder):
     pixels = np.random.default_rng(0).integers(0, 256, (9, 7, 3), dtype=np.uint8)
     Image.fromarray(pixels).save(folder / "photo.png")
@@ -232,7 +231,6 @@ def test_a_run_predicts(run, trained, folder):
     assert "photo.png" in shown
 
 
-@pytest.mark.skipif("export" not in COMMANDS, reason="there is no such command yet")
 def test_a_run_is_exported(run, trained, folder):
     run("vit-rpe", "export", trained, "--output", "model.onnx")
     assert (folder / "model.onnx").stat().st_size > 1000

@@ -37,7 +37,9 @@ def find_shipped(name: str, *kinds: str) -> Path:
     found = {key: path for kind in kinds or KINDS for key, path in shipped(kind).items()}
     wanted = name.removesuffix(ENDING)
     if wanted not in found:
-        raise FileNotFoundError(f"no {' or '.join(kinds or KINDS)} {name!r}{nearest(name, found)}")
+        *others, last = kinds or KINDS
+        what = f"{', '.join(others)} or {last}" if others else last
+        raise FileNotFoundError(f"no {what} {name!r}{nearest(name, found)}")
     return found[wanted]
 
 

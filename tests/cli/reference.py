@@ -82,7 +82,7 @@ def table(command: str) -> str:
     for parser, name in zip((first, *kinds), ("", *names), strict=True):
         for action in arguments(parser):
             if not isinstance(action, argparse._SubParsersAction):
-                text = (action.help or "").replace("%%", "%")
+                text = parser._get_formatter()._expand_help(action)
                 rows.setdefault((name_of(action), text), []).append(name)
     lines = (
         ["| option | with | what |", "|---|---|---|"]

@@ -18,6 +18,9 @@ def test_the_list_has_every_file(capsys):
     shown = capsys.readouterr().out
     for path in RECIPES.rglob("*.yaml"):
         assert f"  {path.stem} " in shown
+    headings = [line for line in shown.splitlines() if not line.startswith(" ")]
+    kinds = [line.partition(", for ")[0] for line in headings]
+    assert kinds == ["recipes", "studies", "launch files"]
 
 
 def test_show_and_path(capsys):

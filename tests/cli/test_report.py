@@ -45,7 +45,7 @@ def test_a_run_and_an_evaluation_end_with_their_reports(tmp_path):
     recipe = write_recipe(tmp_path / "a.yaml", **values, report=True)
     code, shown = train("--recipe", recipe)
     run = tmp_path / "a"
-    assert code == 0 and shown.rstrip().endswith(f"report    {run / 'report.html'}")
+    assert code == 0 and shown.rstrip().endswith(f"report      {run / 'report.html'}")
     (run / "report.html").unlink()
     (run / "report.html").mkdir()  # it cannot be written
     code, shown = train("--recipe", recipe, "resume=auto", "epochs=2")
@@ -53,7 +53,7 @@ def test_a_run_and_an_evaluation_end_with_their_reports(tmp_path):
     words = ("evaluate", "--checkpoint", run, "--data", data, "--workers", 0)
     code, shown = command(*words, "--output", tmp_path / "results")
     page = tmp_path / "results" / "a" / "report.html"
-    assert code == 0 and f"report    {page}" in shown
+    assert code == 0 and f"report      {page}" in shown
     assert '"explorer":{' in page.read_text()
     code, shown = command(*words, "--output", tmp_path / "sizes", "--img-size", "8,12")
     assert code == 0 and " at 12" in (tmp_path / "sizes" / "a" / "report.html").read_text()

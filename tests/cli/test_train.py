@@ -154,6 +154,9 @@ def test_next_commands_are_those_that_one_would_type(tmp_path, monkeypatch, caps
     evaluate = f"vit-rpe evaluate --checkpoint '{tmp_path}/a b' --data 'my data' --split test\n"
     more = f"vit-rpe train --recipe '{recipe}' lr=1e-3 val_split=test resume=auto epochs=14 "
     assert evaluate in shown and more in shown
+    monkeypatch.setenv("WORLD_SIZE", "2")  # a launcher has been typed before
+    assert main(["--recipe", recipe, "epochs=7"]) == 0
+    assert "the same command with resume=auto epochs=14   # more" in capsys.readouterr().err
 
 
 ENDS = [

@@ -31,6 +31,13 @@ def tree(tmp_path):
     return tmp_path
 
 
+def test_a_phones_photo_is_no_video(tmp_path):
+    """HEIC lies in the container of mp4; who names one is told which images there are."""
+    (tmp_path / "x.HEIC").write_bytes(b"\0\0\0\x18ftypheic" + b"\0" * 50)
+    reader = Reader(find_inputs([tmp_path / "x.HEIC"]).found, [(Images(), lambda _: None)])
+    assert str(reader[0].error).startswith("not an image in one of JPEG")
+
+
 def names(tree, **options):
     found = find_inputs([tree], **options)
     return [os.path.relpath(each.name, tree) for each in found.found], dict(found.passed_over)

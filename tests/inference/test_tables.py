@@ -11,7 +11,16 @@ import pytest
 from PIL import Image
 
 from tests.data.samples import pixels
-from vit_rpe.inference import Guess, Prediction, as_csv, as_json, as_png, as_table, picture_grid
+from vit_rpe.inference import (
+    Guess,
+    Prediction,
+    as_csv,
+    as_json,
+    as_png,
+    as_table,
+    picture_grid,
+    pictures,
+)
 from vit_rpe.inference.pictures import GAP, LINE, SIDE
 
 PREDICTIONS = [
@@ -67,6 +76,26 @@ def test_the_grid_has_a_cell_for_each_picture():
     assert [bar.sum() for bar in bars] == pytest.approx([SIDE / 2, SIDE / 4], abs=2)
     # nothing is written beyond a cell
     assert (sheet[:, GAP + SIDE :] == 255).all()
+
+
+def test_a_white_picture_has_a_frame():
+    white = Prediction("x", (Guess("cat", 0, 0.5),), picture=np.full((8, 12, 3), 255, np.uint8))
+    cell = np.asarray(picture_grid([white]))[GAP : GAP + SIDE, GAP : GAP + SIDE]
+    framed = np.flatnonzero((cell < 255).any(2).sum(1) == SIDE)
+    assert framed.tolist() == [SIDE // 6, SIDE - SIDE // 6 - 1]  # above and below it
+
+
+def test_letters_that_the_font_lacks_are_written_without_their_accents(monkeypatch):
+    def drawn(name: str) -> bytes:
+        picture = np.zeros((8, 8, 3), np.uint8)
+        return as_png([Prediction("x", (Guess(name, 0, 0.5),), picture=picture)])
+
+    monkeypatch.setattr(pictures, "FONTS", ("no font.ttf",))
+    pictures._font.cache_clear()
+    try:
+        assert drawn("M\u00fcsli") == drawn("Musli") and drawn("\u4e2d") == drawn("?")
+    finally:
+        pictures._font.cache_clear()
 
 
 def test_png():

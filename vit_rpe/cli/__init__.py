@@ -48,7 +48,8 @@ USAGE = """usage: {program} COMMAND ...
     {program} evaluate --checkpoint runs/quickstart --data data/digits
 
 Exit codes: 0 done, 1 an error of the program (or a check that failed), 2 wrong input, in one line,
-3 a run that diverged, 75 stopped by a signal: the same command goes on.
+3 a run that diverged, 4 a process of it was stuck, 75 stopped by a signal: the same command goes
+on (a run: with resume=auto), 130 Ctrl-C.
 """
 
 

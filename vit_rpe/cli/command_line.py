@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import signal
 import sys
 import warnings
@@ -15,6 +16,7 @@ from typing import Any, NoReturn
 from vit_rpe.files import atomic_write
 from vit_rpe.program import prefix, program
 
+READERS = min(4, len(os.sched_getaffinity(0)))  # processes that read, unless a user says otherwise
 DONE, FAILED, WRONG, DIVERGED, STOPPED = 0, 1, 2, 3, 75  # 75 is EX_TEMPFAIL: try again
 INTERRUPTED = 128 + signal.SIGINT  # as a shell says it
 

@@ -115,7 +115,7 @@ def _predicted(
         inputs.found,
         top_k=args.top_k,
         batch_size=args.batch_size,
-        workers=max(args.workers, 0),
+        workers=args.workers,
         pictures=drawn,
     )
 

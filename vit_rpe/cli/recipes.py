@@ -17,10 +17,16 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from vit_rpe.program import program
-from vit_rpe.shipped import KINDS, find_shipped, shipped
+from vit_rpe.program import prefix, program
+from vit_rpe.shipped import find_shipped, shipped
 
 from .command_line import DONE, Parser, command_parser, one_line_errors
+
+HEADINGS = {  # of the kinds of files: what they are called, and what takes their names
+    "recipe": "recipes, for `{prefix} train --recipe NAME`",
+    "study": "studies, for `{prefix} study NAME`",
+    "launch file": "launch files, for `accelerate launch --config_file FILE`; path prints FILE",
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -53,10 +59,10 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def _list(_: argparse.Namespace) -> None:
-    for kind, folder in KINDS.items():
+    for kind, heading in HEADINGS.items():
         files = shipped(kind)
         if files:
-            print(f"{'' if folder == '.' else f'{folder}: '}{kind}s")
+            print(heading.format(prefix=prefix()))
         width = max(map(len, files), default=0)
         for name, path in files.items():
             print(f"  {name:<{width}}  {_title(path)}")

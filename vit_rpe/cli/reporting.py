@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from vit_rpe.messages import cut
+from vit_rpe.messages import cut, entry
 from vit_rpe.program import program
 from vit_rpe.training import launched_rank, say
 
@@ -15,7 +15,8 @@ def add_report(command: str, make: Callable[[], Path]) -> None:
     if launched_rank() != 0:
         return
     try:
-        say(f"report    {make()}")
+        path, here = make(), Path.cwd()
+        say(entry("report", path.relative_to(here) if path.is_relative_to(here) else path))
     except KeyboardInterrupt:
         say(f"{program(command)}: warning: no report was made: interrupted")
     except Exception as error:  # files, data and models of others raise many kinds

@@ -39,7 +39,6 @@ from vit_rpe.training import (
     train,
 )
 
-from . import COMMANDS
 from .command_line import (
     DIVERGED,
     DONE,
@@ -128,9 +127,11 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def _again(args: argparse.Namespace) -> str:
     """Return the command that resumes; with several processes its launcher is not known."""
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        return ""
-    return f": {_resumed(args)}"
+    return "" if _launched() else f": {_resumed(args)}"
+
+
+def _launched() -> bool:
+    return int(os.environ.get("WORLD_SIZE", "1")) > 1
 
 
 def _resumed(args: argparse.Namespace, *changes: str) -> str:
@@ -147,11 +148,11 @@ def _next(args: argparse.Namespace, recipe: Recipe) -> str:
         split, usual = recipe.train_split, "train"
     more = () if split in (None, usual) else ("--split", split)
     part = ("--val-fraction",) if recipe.val_fraction else ()
-    lines = [
+    longer = f"epochs={2 * recipe.epochs}"
+    again = f"the same command with resume=auto {longer}" if _launched() else _resumed(args, longer)
+    return entry(
+        "next",
         typed("evaluate", "--checkpoint", run, "--data", recipe.data_dir, *more, *part),
         typed("predict", "FILE", "--checkpoint", run),
-        f"{_resumed(args, f'epochs={2 * recipe.epochs}')}   # more epochs",
-    ]
-    if "predict" not in COMMANDS:
-        del lines[1]
-    return entry("next", *lines)
+        f"{again}   # more epochs",
+    )

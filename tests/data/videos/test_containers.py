@@ -76,6 +76,7 @@ def uneven() -> bytes:
 
 BAD = {
     "a text": (b"no video at all", "not a video in one of mp4"),
+    "a phone's photo": (b"\0\0\0\x18ftypheic" + b"\0" * 50, "a photo in HEIC or AVIF"),
     "nothing": (b"", "not a video in one of mp4"),
     "a playlist": (b"#EXTM3U\n#EXTINF:1,\nfile:///etc/passwd\n", "not a video in one of mp4"),
     "a list of files": (b"ffconcat version 1.0\nfile x.mp4\n", "not a video in one of mp4"),

@@ -26,7 +26,7 @@ def test_a_recipe_is_whole(path):
     header = [line[2:] for line in path.read_text().splitlines() if line.startswith("# ")]
     for word in HEADER:
         assert any(line.startswith(f"{word} ") for line in header), f"no {word} in the header"
-    assert any(f"recipes/{path.name}" in line for line in header)
+    assert any(f"--recipe {path.stem}" in line for line in header)
     recipe = load_recipe(path)
     with torch.device("meta"):
         model = build_model(recipe, recipe.num_classes or 10)

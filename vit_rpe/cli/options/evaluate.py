@@ -6,7 +6,14 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..command_line import command_parser, new_file, positive_integer, positive_number
+from ..command_line import (
+    READERS,
+    command_parser,
+    count,
+    new_file,
+    positive_integer,
+    positive_number,
+)
 from .model import add_device, add_model, add_views
 
 OF_THE_RUN = 0.0  # --val-fraction without a number
@@ -30,7 +37,8 @@ def parse(argv: Sequence[str] | None, text: str | None) -> argparse.Namespace:
     add("--map-classes", action="store_true", help="go by the names of classes, not their order")
     add("--img-size", type=_sizes, help="one resolution or several: 192,224 (default: the model's)")
     add("--batch-size", type=positive_integer, default=64, help="of one process (default: 64)")
-    add("--workers", type=int, default=4, help="processes that read data (default: 4)")
+    workers = "processes that read data (default: one for each core, at most 4)"
+    add("--workers", type=count, default=READERS, help=workers)
     add_views(parser)
     add_device(parser)
     add("--output", type=Path, help="folder for CSV and JSON")

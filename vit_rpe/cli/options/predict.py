@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from vit_rpe.inference import Prediction, as_csv, as_json, as_png, as_table
 
-from ..command_line import command_parser, new_file, positive_integer
+from ..command_line import READERS, command_parser, count, new_file, positive_integer
 from .model import add_device, add_model, add_views
 
 Write = Callable[[Sequence[Prediction]], str | bytes]
@@ -26,7 +25,7 @@ WRITTEN: Mapping[str, Write] = {
 def parse(argv: Sequence[str] | None, text: str | None) -> argparse.Namespace:
     """Read the command line; `text` is its description."""
     parser = command_parser("predict", text)
-    add, cores = parser.add_argument, min(4, os.cpu_count() or 1)
+    add = parser.add_argument
     add("inputs", nargs="*", metavar="FILE", help="an image, a video, a folder, or - for its bytes")
     add("--files-from", metavar="LIST", help="a file with a path in each line, or -")
     add_model(parser)
@@ -43,7 +42,8 @@ def parse(argv: Sequence[str] | None, text: str | None) -> argparse.Namespace:
     )
     add("--img-size", type=positive_integer, help="resolution (default: the model's)")
     add("--batch-size", type=positive_integer, default=64, help="default: 64")
-    add("--workers", type=int, default=cores, help=f"processes that read files (default: {cores})")
+    workers = "processes that read files (default: one for each core, at most 4)"
+    add("--workers", type=count, default=READERS, help=workers)
     add_views(parser)
     add_device(parser)
     args = parser.parse_intermixed_args(argv)

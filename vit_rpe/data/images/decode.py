@@ -58,8 +58,10 @@ class ImageDecoder:
             raise BadData(f"not an image in one of {', '.join(SAFE_FORMATS)}") from None
         except Image.DecompressionBombError as error:
             raise BadData(f"decompression bomb: {error}") from None
+        except OSError as error:
+            raise BadData(f"a damaged image: {cut(error)}") from None
         except Exception as error:  # the decoders of PIL raise what they like
-            raise BadData(f"{type(error).__name__}: {cut(error)}") from None
+            raise BadData(f"a damaged image: {type(error).__name__}: {cut(error)}") from None
 
 
 def upright(image: Image.Image) -> Image.Image:

@@ -31,6 +31,7 @@ from ..images.decode import IMAGE_ENDINGS, MAX_CLIP_PIXELS, MAX_PIXELS, ImageDec
 # in order of preference, should a sample have several
 VIDEO_ENDINGS = ("mp4", "webm", "mkv", "avi", "mov", "m4v", "zip")
 VIDEO_BACKENDS = ("pyav", "torchcodec")
+PHOTOS = (b"heic", b"heix", b"heim", b"heis", b"mif1", b"avif")  # in a container made for videos
 Frame = NDArray[np.uint8]  # (H, W, 3)
 
 
@@ -96,6 +97,8 @@ def _container(data: bytes) -> str:
         return "matroska"
     if data[:4] == b"RIFF" and data[8:11] == b"AVI":
         return "avi"
+    if data[4:8] == b"ftyp" and data[8:12] in PHOTOS:
+        raise BadData("a photo in HEIC or AVIF, not a video")
     if data[4:8] in (b"ftyp", b"moov", b"mdat", b"wide", b"free", b"skip"):
         return "mov"
     raise BadData("not a video in one of mp4, mov, webm, mkv, avi, or a zip archive of frames")
