@@ -6,6 +6,7 @@ import shutil
 import pytest
 
 from vit_rpe.report import (
+    Subject,
     calibration_figure,
     confusion_figure,
     curves_figure,
@@ -52,7 +53,7 @@ def test_a_run_without_exhibits_data_or_checkpoints_has_a_report_too(runs, tmp_p
     assert shown["answers"] is None and shown["explorer"] is None and shown["curves"]
     assert len(shown["masks"]["layers"]) == 2, "those of the model itself"
     assert any(note.startswith("the data: ") for note in shown["notes"])
-    assert any("1 lines cannot be read" in note for note in shown["notes"])
+    assert any("1 line cannot be read" in note for note in shown["notes"])
     shutil.rmtree(run / "checkpoints")
     shown = content(run)["runs"][0]
     assert shown["masks"] is None and any("the model: " in note for note in shown["notes"])
@@ -68,6 +69,22 @@ def test_skipped_steps_and_bad_samples_are_listed(runs, tmp_path):
     shown = content(run)["runs"][0]
     assert shown["skipped"] == [3] and shown["events"]["skipped"] == [[3, "nan", "<i>k</i>"]]
     assert shown["events"]["bad"] == [["train", "x.tar", "<b>", "cut off"]]
+
+
+@pytest.mark.parametrize(
+    "value", [None, "x", [1], {"a": 1}, True, 10**400, -1], ids=lambda x: str(x)[:9]
+)
+def test_a_log_of_anything_has_a_report(runs, tmp_path, value):
+    lines = [json.loads(line) for line in (runs / "first" / "log.jsonl").read_text().splitlines()]
+    lines.append({"event": "skipped", "step": 3, "keys": ["k"], "loss": "nan"})
+    names = {name for line in lines for name in line}
+    for name in names - {"event"}:
+        lines += [{**line, name: value} for line in lines[:3] + lines[-1:]]
+    (tmp_path / "log.jsonl").write_text("\n".join(map(json.dumps, lines)) + "\n[]\n{half")
+    shutil.copy(runs / "first" / "recipe.yaml", tmp_path)
+    run = read_run(tmp_path)
+    shown = content_of([Subject("damaged", run)])["runs"][0]
+    assert run.notes[0].endswith("lines cannot be read") and ["steps", "6"] in shown["figures"]
 
 
 def test_several_runs_are_in_one_page(runs, tmp_path):

@@ -44,12 +44,12 @@ def curves(run: RunRecord) -> dict[str, list[dict[str, Any]]]:
 
 def skipped(run: RunRecord) -> list[int]:
     """Return the steps that were skipped because something was not finite."""
-    return [line["step"] for line in run.lines("skipped") if isinstance(line.get("step"), int)]
+    return [line["step"] for line in run.lines("skipped")]
 
 
 def _points(lines: Sequence[dict[str, Any]], name: str, factor: float = 1.0) -> list[Point]:
-    found = [(number(line.get("step")), number(line.get(name))) for line in lines]
-    return [(x, factor * y) for x, y in found if x is not None and y is not None]
+    found = [(float(line["step"]), number(line.get(name))) for line in lines]
+    return [(x, factor * y) for x, y in found if y is not None]
 
 
 def _curve(name: str, points: list[Point]) -> dict[str, Any]:
