@@ -80,10 +80,13 @@ def test_rows_of_classes_are_those_of_the_matrix(subject):
         assert other is None or (other != number and table[number, other] == times)
 
 
-def test_chosen_samples_begin_with_the_worst(subject):
+def test_chosen_samples_are_the_worst_and_some_of_all_losses(subject):
+    losses, labels = subject.evaluation.losses, subject.evaluation.labels
     numbers = chosen(subject)
-    worst = np.argsort(-subject.evaluation.losses)[:2].tolist()
-    assert numbers[:2] == worst and len(numbers) == len({*numbers}) == 6
+    order = np.argsort(-losses)
+    assert numbers[:2] == order[:2].tolist() and len(numbers) == len({*numbers}) == 6
+    assert losses[numbers[2]] < losses[order[-6]] and losses[numbers[5]] > losses[order[6]]
+    assert np.all(np.diff(losses[numbers[2:]]) > 0) and len({*labels[numbers]}) == 4
 
 
 def test_masks_are_thinned_to_their_budget(subject):

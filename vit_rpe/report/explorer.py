@@ -106,19 +106,19 @@ def explorer(subject: Subject, budget: int) -> dict[str, Any] | None:
 
 
 def chosen(subject: Subject) -> list[int]:
-    """Choose samples: the two worst, then others from small to large losses, of all classes."""
+    """Choose samples: the two worst, then others from small to large losses, of many classes."""
     result = subject.evaluation
     assert subject.loader is not None
     if result is None or not result.count:
         return list(range(min(SAMPLES, subject.loader.shards.num_samples)))
     order = np.argsort(-result.losses, kind="stable")
-    rows, classes = [int(row) for row in order[:2]], set()
-    for row in order[:: max(1, -len(order) // (4 * SAMPLES))]:
-        if int(result.labels[row]) not in classes and int(row) not in rows:
-            classes.add(int(result.labels[row]))
-            rows.append(int(row))
-    rows += [int(row) for row in order[2:] if int(row) not in rows][:SAMPLES]
-    return result.samples[rows[:SAMPLES]].tolist()
+    rows = order[:2].tolist()
+    classes = {*result.labels[rows].tolist()}
+    for part in np.array_split(order[:1:-1], SAMPLES - 2):
+        row = next((row for row in part if result.labels[row] not in classes), None)
+        rows += part[:1].tolist() if row is None else [int(row)]
+        classes.add(int(result.labels[rows[-1]]))
+    return result.samples[rows].tolist()
 
 
 def _choices(layers: int, one: Seen) -> Iterator[Choice]:
