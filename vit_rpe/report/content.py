@@ -8,8 +8,10 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+import torch
+
 from vit_rpe import __version__
-from vit_rpe.training import read_exhibits
+from vit_rpe.training import Exhibit, read_exhibits
 
 from .about import events_of, figures, origin_of, recipe_of
 from .answers import answers
@@ -69,7 +71,7 @@ def _of_subject(subject: Subject, budget: int) -> dict[str, Any]:
         "name": subject.name,
         "model": _model_of(subject),
         "words": subject.model_words,
-        "figures": figures(subject),
+        "figures": subject.attempt("figures", lambda: figures(subject)) or [],
         "classes": subject.classes,
         "answers": found,
         "pictures": album.addresses,
@@ -102,13 +104,22 @@ def _batches(subject: Subject, sheet: Album) -> list[dict[str, Any]]:
     assert subject.run is not None
     exhibits, wrong = read_exhibits(subject.run.folder, "batch")
     subject.notes += wrong
-    return [_batch(each.epoch, each.values, each.tensors, sheet) for each in exhibits]
+    batches = [
+        subject.attempt(
+            f"the batch of epoch {each.epoch + 1}", lambda each=each: _batch(each, sheet)
+        )
+        for each in exhibits
+    ]
+    return [batch for batch in batches if batch is not None]
 
 
-def _batch(
-    epoch: int, values: dict[str, Any], tensors: dict[str, Any], sheet: Album
-) -> dict[str, Any]:
-    images = tensors["images"]
+def _batch(exhibit: Exhibit, sheet: Album) -> dict[str, Any]:
+    tensors = exhibit.tensors
+    images = tensors.get("images", torch.empty(0))
+    if images.dtype != torch.uint8 or images.ndim not in (4, 5) or images.shape[1] != 3:
+        raise ValueError("it has no pictures")
+    if not {"classes", "weights"} <= tensors.keys():
+        raise ValueError("it has no targets")
     clips = images.transpose(1, 2) if images.ndim == 5 else images[:, None]
     samples = []
     for frames, classes, weights in zip(
@@ -117,4 +128,4 @@ def _batch(
         targets = [[c, round(w, 3)] for c, w in zip(classes, weights, strict=True)]
         pictures = [sheet.add(frame) for frame in fitted(frames, 112)]
         samples.append({"pictures": pictures, "targets": targets})
-    return {"epoch": epoch + 1, "step": values.get("step"), "samples": samples}
+    return {"epoch": exhibit.epoch + 1, "samples": samples}
