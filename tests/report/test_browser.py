@@ -94,7 +94,19 @@ def test_a_point_of_a_curve_is_read_exactly(browser, both, runs):
     last = (runs / "first" / "summary.csv").read_text().splitlines()
     row = dict(zip(last[0].split(","), last[-1].split(","), strict=True))
     shown = opened.page.locator("[data-chart=accuracy] .tip").inner_text()
-    assert f"{float(row['ema_top1']):.4g} %" in shown and "first, average" in shown
+    assert f"{float(row['ema_top1']):.6g} %" in shown and "first, average" in shown
+    opened.page.mouse.move(0, 0)
+    assert opened.page.locator("[data-chart=accuracy] .tip").is_hidden()
+    opened.check(both)
+
+
+def test_a_finger_reads_values_that_stay(browser, both):
+    opened = Watched(browser, both, has_touch=True, viewport={"width": 390, "height": 800})
+    opened.page.locator("[data-chart=lr] .plot").tap()
+    assert "step" in opened.page.locator("[data-chart=lr] .tip").inner_text()
+    for place, words in (("#mask-detail", "weight"), ("figure:has([data-view=mask])", ":")):
+        opened.page.locator(f"{place} canvas.large").tap()
+        assert words in opened.page.locator(f"{place} .readout").inner_text()
     opened.check(both)
 
 

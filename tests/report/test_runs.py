@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 
 import pytest
 
@@ -14,9 +15,11 @@ from vit_rpe.report import (
     write_report,
 )
 from vit_rpe.report.content import content_of
+from vit_rpe.report.curves import curves
 from vit_rpe.report.run import read_run
 from vit_rpe.report.subject import subject_of_run
-from vit_rpe.training import CheckpointError
+from vit_rpe.training import CheckpointError, read_exhibits
+from vit_rpe.training.exhibits.files import write_exhibit
 
 
 def content(*folders):
@@ -71,6 +74,18 @@ def test_skipped_steps_and_bad_samples_are_listed(runs, tmp_path):
     assert shown["events"]["bad"] == [["train", "x.tar", "<b>", "cut off"]]
 
 
+def test_a_run_with_few_lines_of_steps_has_curves_of_epochs(runs, tmp_path):
+    lines = (runs / "first" / "log.jsonl").read_text().splitlines()
+    shutil.copy(runs / "first" / "recipe.yaml", tmp_path)
+    rows = [row for row in map(json.loads, lines) if row["event"] == "epoch"]
+    (tmp_path / "log.jsonl").write_text("\n".join(x for x in lines if '"train"' not in x[:20]))
+    shown = curves(read_run(tmp_path))
+    assert shown["lr"][0]["y"] == pytest.approx([row["lr"] for row in rows], rel=1e-5)
+    loss = next(curve for curve in shown["loss"] if curve["name"] == "training")
+    assert loss["y"] == pytest.approx([row["train_loss"] for row in rows], rel=1e-5)
+    assert len(curves(read_run(runs / "first"))["lr"][0]["x"]) == 6
+
+
 @pytest.mark.parametrize(
     "value", [None, "x", [1], {"a": 1}, True, 10**400, -1], ids=lambda x: str(x)[:9]
 )
@@ -85,6 +100,30 @@ def test_a_log_of_anything_has_a_report(runs, tmp_path, value):
     run = read_run(tmp_path)
     shown = content_of([Subject("damaged", run)])["runs"][0]
     assert run.notes[0].endswith("lines cannot be read") and ["steps", "6"] in shown["figures"]
+
+
+def test_damaged_exhibits_are_named_and_the_others_shown(runs, tmp_path):
+    run = tmp_path / "damaged"
+    shutil.copytree(runs / "first", run, symlinks=True)
+    shutil.rmtree(run / "checkpoints")
+    (start, _, last), _ = read_exhibits(run, "masks")
+    name = next(iter(last.tensors)).removesuffix(":range")
+    write_exhibit(run, replace(last, epoch=1, tensors={name: last.tensors[name].float()}))
+    cut_off = run / "exhibits" / "masks-0002.safetensors"
+    cut_off.write_bytes(cut_off.read_bytes()[:50])
+    batch = read_exhibits(run, "batch")[0][0]
+    write_exhibit(run, replace(batch, tensors={"images": batch.tensors["images"].double()}))
+    for each in read_exhibits(run, "answers")[0]:
+        rounded = {**each.tensors, "losses": each.tensors["losses"].long()}
+        write_exhibit(run, replace(each, tensors=rounded))
+    shown = content(run)["runs"][0]
+    assert shown["masks"]["epochs"] == [start.epoch] and shown["answers"] is None
+    assert [each["epoch"] for each in shown["batches"]] == [2]
+    notes = "\n".join(shown["notes"])
+    assert "masks-0002.safetensors cannot be read: " in notes
+    assert "masks of epoch 1: they are not those of the other epochs" in notes
+    assert "the batch of epoch 1: it has no pictures" in notes
+    assert "are numbers of other kinds" in notes
 
 
 def test_several_runs_are_in_one_page(runs, tmp_path):

@@ -18,6 +18,7 @@ OF_STEPS = {  # names in the log -> chart, and what multiplies the number
     "memory_mb": ("memory", 1.0),
 }
 OF_EPOCHS = {  # columns of summary.csv -> chart, name
+    "train_loss": ("loss", "training"),  # where no step has a line
     "eval_loss": ("loss", "weights"),
     "ema_loss": ("loss", "average"),
     "eval_top1": ("accuracy", "weights"),
@@ -33,11 +34,14 @@ def curves(run: RunRecord) -> dict[str, list[dict[str, Any]]]:
     lines, epochs = run.lines("train"), run.lines("epoch")
     for name, (chart, factor) in OF_STEPS.items():
         points = _points(lines, name, factor)
+        if name == "lr":  # a warmup may be over before the first line of a step
+            points = sorted({**dict(_points(epochs, name)), **dict(points)}.items())
         if points:
             charts.setdefault(chart, []).append(_curve("training", points))
     for name, (chart, label) in OF_EPOCHS.items():
         points = _points(epochs, name)
-        if points:
+        told = label in (curve["name"] for curve in charts.get(chart, []))
+        if points and not told:
             charts.setdefault(chart, []).append(_curve(label, points))
     return charts
 

@@ -4,7 +4,7 @@ function answersSection(run) {
   const found = run.answers;
   if (!found) return null;
   const panel = el("div", { class: "panel", id: "cell-samples", "aria-live": "polite" },
-    el("p", { class: "quiet" }, "Click a cell to see its samples."));
+    el("p", { class: "quiet hint" }, "Click a cell to see its samples."));
   return section("results", "Evaluation",
     el("p", { class: "quiet" }, `${found.count.toLocaleString("en-US")} samples, ${found.words}.`,
       found.bad ? ` ${found.bad} could not be read.` : ""),
@@ -133,21 +133,25 @@ function calibration(found) {
       svg("text", { x: left - 6, y: y(t) + 4, "text-anchor": "end" }, `${100 * t}`),
       svg("text", { x: x(t), y: height - 6, "text-anchor": "middle" }, `${100 * t}`))),
     svg("line", { class: "ideal", x1: x(0), y1: y(0), x2: x(1), y2: y(1) }), bars),
-  el("p", { class: "quiet" }, "Confidence in percent, and how often it was right. Calibration error ",
-    el("b", {}, num(found.metrics.calibration_error, 3)), ".")];
+  el("p", { class: "quiet" }, "Bars: how often predictions of a confidence (both in percent) were right; dark bars have more ",
+    "samples, dots are at their mean confidence. Calibration error ", el("b", {}, num(found.metrics.calibration_error, 3)), ".")];
 }
 
 function batchesSection(run) {
   if (!run.batches || !run.batches.length) return null;
   const name = (c) => run.classes[c] ?? String(c);
+  const part = ([c, w]) => `${name(c)} ${percent(w, 0)}`;
+  const targetOf = (targets) => {
+    const large = targets.filter(([, w]) => w > 0.05); // what smoothing gives to all is small
+    return large.length === 1 ? name(large[0][0]) : large.map(part).join(" + ") || "no target";
+  };
   return section("batches", "Training batches",
     el("p", { class: "quiet" }, "As the model saw them: cropped, augmented and mixed."),
     run.batches.map((batch) => [
       el("h3", {}, `Epoch ${batch.epoch}`),
       el("ul", { class: "gallery" }, batch.samples.map((sample) => el("li", {},
         framesOf(sample.pictures.map((i) => (i === null ? null : run.batchPictures[i]))),
-        el("small", {}, sample.targets.filter(([, w]) => w > 0.05).map(([c, w]) =>
-          `${name(c)} ${percent(w, 0)}`).join(" + ") || "no target"))))]));
+        el("small", { title: sample.targets.map(part).join(" + ") }, targetOf(sample.targets)))))]));
 }
 
 function framesOf(pictures) {

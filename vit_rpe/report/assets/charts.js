@@ -1,14 +1,15 @@
 // Line charts with the exact values under the pointer.
 
 const CHARTS = {
-  loss: { title: "Loss", digits: 5 },
-  accuracy: { title: "Accuracy (top-1)", unit: " %", digits: 4 },
-  lr: { title: "Learning rate", digits: 4 },
-  grad_norm: { title: "Gradient norm", digits: 4, log: true },
-  throughput: { title: "Samples per second", digits: 4, zero: true },
-  data_wait: { title: "Time spent waiting for data", unit: " %", digits: 3, zero: true },
-  memory: { title: "Peak memory", unit: " MB", digits: 5, zero: true },
+  loss: { title: "Loss" },
+  accuracy: { title: "Accuracy (top-1)", unit: " %" },
+  lr: { title: "Learning rate" },
+  grad_norm: { title: "Gradient norm", log: true },
+  throughput: { title: "Samples per second", zero: true },
+  data_wait: { title: "Time spent waiting for data", unit: " %", zero: true },
+  memory: { title: "Peak memory", unit: " MB", zero: true },
 };
+const DIGITS = 6; // as vit_rpe/report/curves.py writes them
 const DASHES = { training: null, weights: null, average: "5 3" };
 const EDGE = { left: 54, right: 16, top: 10, bottom: 26 };
 const HEIGHT = 210;
@@ -56,12 +57,13 @@ function chart(name, drawn, runs, state) {
     tip.hidden = true;
   };
   const read = (x) => plot && readAt(plot, x, tip, names, about, state);
-  holder.addEventListener("pointermove", (event) => {
-    const box = holder.getBoundingClientRect();
-    read(event.clientX - box.left);
-  });
-  const hide = () => { tip.hidden = true; if (plot) plot.cursor.setAttribute("opacity", 0); };
-  holder.addEventListener("pointerleave", hide);
+  const hide = () => {
+    tip.hidden = true;
+    if (!plot) return;
+    plot.cursor.setAttribute("opacity", 0);
+    plot.dots.replaceChildren();
+  };
+  follow(holder, (event) => read(event.clientX - holder.getBoundingClientRect().left), hide);
   holder.addEventListener("blur", hide);
   holder.addEventListener("keydown", (event) => {
     const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
@@ -198,7 +200,7 @@ function readAt(plot, pixel, tip, names, about, state) {
   plot.dots.replaceChildren(...near.map(([line, i]) => svg("circle", { r: 3, style: `fill:${line.color}`,
     cx: plot.xScale(position(line, line.x[i], state)), cy: plot.yScale(line.y[i]) })));
   tip.replaceChildren(...near.map(([line, i]) => el("div", {},
-    swatch(line), `${names(line)} `, el("b", {}, num(line.y[i], about.digits) + (about.unit || "")),
+    swatch(line), `${names(line)} `, el("b", {}, num(line.y[i], DIGITS) + (about.unit || "")),
     el("small", {}, ` step ${line.x[i].toLocaleString("en-US")}`))));
   tip.hidden = false;
   const side = clamp(x + 12, 0, Math.max(0, plot.width - tip.offsetWidth - 4));
