@@ -8,13 +8,13 @@ import pytest
 import torch
 
 from tests.report.subjects import EVIL, make_evaluation, make_subject
-from vit_rpe.report import colors
-from vit_rpe.report.answers import CLASSES, answers, class_rows, shown_classes
-from vit_rpe.report.content import content_of, plain
+from vit_rpe.report import LIMIT, Subject, colors
+from vit_rpe.report.answers import CLASSES, _cells, answers, class_rows, shown_classes
+from vit_rpe.report.content import as_json, content_of, plain
 from vit_rpe.report.curves import thinned
 from vit_rpe.report.explorer import chosen
 from vit_rpe.report.masks import masks, spread
-from vit_rpe.report.page import as_json, page
+from vit_rpe.report.page import page
 from vit_rpe.report.pictures import Album, fitted
 from vit_rpe.report.subject import check_labels
 from vit_rpe.training import Evaluation
@@ -57,7 +57,7 @@ def test_other_data_than_those_of_the_answers_are_noticed(subject):
         check_labels(wrong, batch)
 
 
-def test_many_classes_show_those_with_the_most_errors():
+def test_of_many_classes_those_taken_for_each_other_are_shown():
     count, classes = 3000, 200
     draw = np.random.default_rng(0)
     labels = draw.integers(0, classes, count)
@@ -68,6 +68,13 @@ def test_many_classes_show_those_with_the_most_errors():
     result = Evaluation(np.arange(count), labels, predicted, half, rank, half, classes, 0, 1.0)
     shown = shown_classes(result)
     assert len(shown) == CLASSES and {*range(10), 150} <= {*shown}
+    labels = np.repeat(np.arange(classes), 15)
+    predicted = (labels + np.tile(np.arange(15), classes)) % classes  # each class has 14 errors
+    predicted[(labels == 7) | (labels == 100)] = 107 - labels[(labels == 7) | (labels == 100)]
+    rank = (labels != predicted).astype(int)
+    result = Evaluation(np.arange(count), labels, predicted, half, rank, half, classes, 0, 1.0)
+    assert {7, 100} <= {*shown_classes(result)}
+    assert _cells(result, [0, 100]) == ([(0, 0, 1, [0])], [0]) and _cells(result, [100]) == ([], [])
 
 
 def test_rows_of_classes_are_those_of_the_matrix(subject):
@@ -106,6 +113,21 @@ def test_a_page_keeps_to_its_limit(subject, limit):
     if limit == 10_000_000:
         assert all(run["explorer"] and run["masks"] and run["answers"] for run in content["runs"])
         assert content["runs"][0]["notes"] == []
+
+
+def test_names_of_many_classes_are_cut_to_the_limit():
+    """As many classes as ImageNet-21k, of names that take six bytes a character in a page."""
+    count = 21_841
+    labels = np.arange(count)
+    half, rank = np.full(count, 0.5), np.zeros(count, int)
+    result = Evaluation(labels, labels, labels[::-1], half, rank, half, count, 0, 1.0)
+    subject = Subject("many", evaluation=result, classes=["<" * 300] * count)
+    content = content_of([subject])
+    assert len(page(content).encode()) <= LIMIT
+    shown = content["runs"][0]
+    assert len(shown["classes"]) == count and 12 <= len(shown["classes"][0]) < 100
+    assert shown["answers"]["cells"]  # the one class that is right
+    assert len(shown["notes"]) == 1 and "classes: names are cut to at most" in shown["notes"][0]
 
 
 def test_nothing_of_the_data_becomes_markup(subject):

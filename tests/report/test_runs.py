@@ -3,6 +3,7 @@
 import json
 import shutil
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -14,7 +15,7 @@ from vit_rpe.report import (
     masks_figure,
     write_report,
 )
-from vit_rpe.report.content import content_of
+from vit_rpe.report.content import content_of, told_apart
 from vit_rpe.report.curves import curves
 from vit_rpe.report.run import read_run
 from vit_rpe.report.subject import subject_of_run
@@ -132,6 +133,13 @@ def test_several_runs_are_in_one_page(runs, tmp_path):
     assert text.count('"name":"first"') == 1 and text.count('"name":"second"') == 1
     assert path.stat().st_size < 2_000_000
     assert write_report(runs / "second") == (runs / "second" / "report.html").resolve()
+
+
+def test_runs_of_one_name_are_told_apart(runs):
+    folders = map(Path, ("/a/b/x", "/a/c/x"))
+    subjects = [Subject("x", replace(read_run(runs / "first"), folder=each)) for each in folders]
+    assert told_apart([*subjects, Subject("y")]) == ["b/x", "c/x", "y"]
+    assert told_apart(subjects[:1]) == ["x"] and told_apart([subjects[0]] * 2) == ["a/b/x"] * 2
 
 
 def test_a_folder_that_is_no_run_is_refused(tmp_path):

@@ -11,6 +11,7 @@ from vit_rpe.messages import short
 from .run import LONGEST, MOST_BAD, RunRecord, number
 from .subject import Subject
 
+MOST_STARTS = 50
 SESSION = {"processes": "Processes", "model": "Model", "versions": "Versions", "machine": "Machine"}
 
 
@@ -54,12 +55,13 @@ def recipe_of(run: RunRecord) -> dict[str, Any]:
     return {"values": values, "base": text(base), "file": text(file), "changed": pairs}
 
 
-def origin_of(run: RunRecord) -> list[dict[str, Any]]:
-    """Return each start of a run: when, by which command, with what."""
+def origin_of(starts: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return each start of a run: when, by which command, with what; the last of very many."""
     sessions = []
-    for line in run.lines("start"):
+    for line in starts[-MOST_STARTS:]:
         rows = [["Command", text(line.get("command"))], ["Began", text(line.get("time"))]]
-        rows.append(["From step", text(line.get("step"))])
+        if line.get("step"):
+            rows.append(["From step", text(line["step"])])
         for key, title in SESSION.items():
             values = line.get(key)
             if isinstance(values, dict):
@@ -129,7 +131,9 @@ def _moment(value: Any) -> float | None:
 def _time(seconds: float) -> str:
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {rest:02d} s"
+    if hours:
+        return f"{hours} h {minutes:02d} min"
+    return f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"
 
 
 def _count(count: int) -> str:

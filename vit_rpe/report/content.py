@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
 import torch
 
 from vit_rpe import __version__
+from vit_rpe.messages import short
 from vit_rpe.training import Exhibit, read_exhibits
 
 from .about import events_of, figures, origin_of, recipe_of
@@ -24,14 +26,32 @@ from .subject import Subject
 
 LIMIT = 10_000_000  # bytes of a report
 ROOM = 400_000  # for the page itself, and what has no budget of its own
+LONGEST_NAME = 100  # characters of a class
+POINTS = 500  # of a curve
 SHARES = {"pictures": 0.25, "batches": 0.1, "masks": 0.2}  # the explorer has the rest
+
+
+@dataclass(frozen=True)
+class Room:
+    """What a subject may take: bytes of its parts, characters of a name, points of a curve."""
+
+    budget: int
+    name: int
+    points: int
+
+    @classmethod
+    def of(cls, budget: int, part: float) -> Room:
+        return cls(budget, max(12, int(LONGEST_NAME * part)), max(20, int(POINTS * part)))
 
 
 def content_of(subjects: Sequence[Subject], limit: int = LIMIT) -> dict[str, Any]:
     """Return what a page shows; what does not fit is thinned, and the page says so."""
-    budget = (limit - ROOM) // len(subjects)
+    part = 1.0
     while True:
-        shown = [_of_subject(subject, budget) for subject in subjects]
+        room = Room.of(int(part * (limit - ROOM)) // len(subjects), part)
+        shown = [_of_subject(subject, room) for subject in subjects]
+        for one, name in zip(shown, told_apart(subjects), strict=True):
+            one["name"] = name
         content = {
             "version": __version__,
             "made": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -39,9 +59,28 @@ def content_of(subjects: Sequence[Subject], limit: int = LIMIT) -> dict[str, Any
             "runs": shown,
         }
         content = plain(content)
-        if len(json.dumps(content)) <= limit - ROOM // 2 or budget < 1000:
+        if len(as_json(content)) <= limit - ROOM // 2 or room.budget < 1000:
             return content
-        budget //= 2
+        part /= 2
+
+
+def as_json(content: Any) -> str:
+    """Return JSON that can stand in a page: no text in it ends its block, or begins another."""
+    text = json.dumps(content, separators=(",", ":"), allow_nan=False)
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def told_apart(subjects: Sequence[Subject]) -> list[str]:
+    """Return the names of subjects; runs of one name have the folders above in front of it."""
+    names = [subject.name for subject in subjects]
+    paths = [subject.run.folder.parts if subject.run else () for subject in subjects]
+    for depth in range(2, max(map(len, paths))):
+        same = [names.count(name) > 1 for name in names]
+        names = [
+            "/".join(path[-depth:]) if again and path else name
+            for name, path, again in zip(names, paths, same, strict=True)
+        ]
+    return names
 
 
 def plain(value: Any) -> Any:
@@ -55,8 +94,11 @@ def plain(value: Any) -> Any:
     return value
 
 
-def _of_subject(subject: Subject, budget: int) -> dict[str, Any]:
-    before = list(subject.notes)
+def _of_subject(subject: Subject, room: Room) -> dict[str, Any]:
+    before, budget = list(subject.notes), room.budget
+    classes = [short(name, room.name) for name in subject.all_classes]
+    if classes != subject.all_classes:
+        subject.notes.append(f"classes: names are cut to at most {room.name} characters")
     parts = {name: int(share * budget) for name, share in SHARES.items()}
     album, sheet = Album(parts["pictures"]), Album(parts["batches"])
     found = subject.attempt("answers", lambda: answers(subject, album))
@@ -72,19 +114,19 @@ def _of_subject(subject: Subject, budget: int) -> dict[str, Any]:
         "model": _model_of(subject),
         "words": subject.model_words,
         "figures": subject.attempt("figures", lambda: figures(subject)) or [],
-        "classes": subject.classes,
+        "classes": classes,
         "answers": found,
         "pictures": album.addresses,
         "masks": tables,
         "explorer": rows,
+        "origin": origin_of(run.lines("start") if run is not None else subject.starts),
     }
     if run is not None:
         content.update(
-            curves=curves(run),
+            curves=curves(run, room.points),
             skipped=skipped(run),
             stepsPerEpoch=run.steps_per_epoch,
             recipe=recipe_of(run),
-            origin=origin_of(run),
             events=events_of(run),
             batches=subject.attempt("training batches", lambda: _batches(subject, sheet)),
             batchPictures=sheet.addresses,

@@ -7,7 +7,6 @@ from typing import Any
 
 from .run import RunRecord, number
 
-POINTS = 500  # of a curve, at most
 OF_STEPS = {  # names in the log -> chart, and what multiplies the number
     "loss": ("loss", 1.0),
     "lr": ("lr", 1.0),
@@ -28,8 +27,11 @@ OF_EPOCHS = {  # columns of summary.csv -> chart, name
 Point = tuple[float, float]
 
 
-def curves(run: RunRecord) -> dict[str, list[dict[str, Any]]]:
-    """Return the curves of each chart: a name, steps x, values y, and the points there were."""
+def curves(run: RunRecord, most: int = 500) -> dict[str, list[dict[str, Any]]]:
+    """Return the curves of each chart: a name, steps x, values y, and the points there were.
+
+    A curve has at most some points.
+    """
     charts: dict[str, list[dict[str, Any]]] = {}
     lines, epochs = run.lines("train"), run.lines("epoch")
     for name, (chart, factor) in OF_STEPS.items():
@@ -37,12 +39,12 @@ def curves(run: RunRecord) -> dict[str, list[dict[str, Any]]]:
         if name == "lr":  # a warmup may be over before the first line of a step
             points = sorted({**dict(_points(epochs, name)), **dict(points)}.items())
         if points:
-            charts.setdefault(chart, []).append(_curve("training", points))
+            charts.setdefault(chart, []).append(_curve("training", points, most))
     for name, (chart, label) in OF_EPOCHS.items():
         points = _points(epochs, name)
         told = label in (curve["name"] for curve in charts.get(chart, []))
         if points and not told:
-            charts.setdefault(chart, []).append(_curve(label, points))
+            charts.setdefault(chart, []).append(_curve(label, points, most))
     return charts
 
 
@@ -56,8 +58,8 @@ def _points(lines: Sequence[dict[str, Any]], name: str, factor: float = 1.0) -> 
     return [(x, factor * y) for x, y in found if y is not None]
 
 
-def _curve(name: str, points: list[Point]) -> dict[str, Any]:
-    shown = thinned(points, POINTS)
+def _curve(name: str, points: list[Point], most: int) -> dict[str, Any]:
+    shown = thinned(points, most)
     x, y = zip(*shown, strict=True)
     return {"name": name, "x": x, "y": [float(f"{each:.6g}") for each in y], "of": len(points)}
 

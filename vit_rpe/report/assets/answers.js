@@ -12,15 +12,16 @@ function answersSection(run) {
       el("div", { class: "card" }, el("h3", {}, "Confusion matrix"), matrix(run, panel), panel),
       el("div", { class: "stack" },
         el("div", { class: "card" }, el("h3", {}, "Calibration"), calibration(found)),
-        el("div", { class: "card" }, el("h3", {}, "Classes"), perClass(found)))));
+        el("div", { class: "card" }, el("h3", {}, "Classes"), perClass(found.perClass, run.classes)))));
 }
 
 function matrix(run, panel) {
-  const { shown, cells, classes, perClass: rows } = run.answers;
+  const { shown, cells, perClass: rows } = run.answers;
+  const { classes } = run;
   const counts = new Map(cells.map((cell) => [`${cell[0]},${cell[1]}`, cell]));
   const large = shown.length > 14;
-  const note = shown.length < classes.length && el("p", { class: "note" },
-    `The ${shown.length} of ${classes.length} classes with the most errors.`);
+  const note = shown.length < rows.length && el("p", { class: "note" },
+    `The ${shown.length} of ${rows.length.toLocaleString("en-US")} classes that are most often taken for each other.`);
   const body = shown.map((t) => el("tr", {}, el("th", { scope: "row", title: classes[t] }, classes[t]),
     shown.map((p) => {
       const cell = counts.get(`${t},${p}`);
@@ -49,7 +50,7 @@ function matrix(run, panel) {
 }
 
 function showCell(run, panel, t, p, cell) {
-  const { classes, samples } = run.answers;
+  const { classes, answers: { samples } } = run;
   const title = t === p ? `${classes[t]}, recognized` : `${classes[t]} taken for ${classes[p]}`;
   if (!cell) {
     panel.replaceChildren(el("h4", {}, title), el("p", { class: "quiet" }, "No sample."));
@@ -62,7 +63,7 @@ function showCell(run, panel, t, p, cell) {
 }
 
 function gallery(run, samples) {
-  const { classes } = run.answers;
+  const { classes } = run;
   return el("ul", { class: "gallery" }, samples.map(
     ([number, key, label, predicted, confidence, loss, picture]) => el("li", {},
       picture === null ? el("div", { class: "nopicture" }, "no picture")
@@ -83,11 +84,11 @@ function samplesSection(run) {
     el("h3", {}, "Smallest loss"), gallery(run, pick(found.best)));
 }
 
-function perClass(found) {
+function perClass(found, classes) {
   const names = ["class", "samples", "top-1", "most often taken for"];
-  const rows = found.perClass.map(([count, accuracy, other, times], i) =>
-    [found.classes[i], count, accuracy, other === null ? "" : `${found.classes[other]} (${times})`]);
-  const state = { column: 2, up: true };
+  const rows = found.map(([count, accuracy, other, times], i) =>
+    [classes[i], count, accuracy, other === null ? "" : `${classes[other]} (${times})`]);
+  const state = { column: 2, up: true, most: 300 };
   const body = el("tbody");
   const value = (cell) => (cell === null ? -1 : cell);
   const show = () => {
@@ -96,7 +97,7 @@ function perClass(found) {
       const order = typeof x === "number" ? x - y : String(x).localeCompare(String(y), "en", { numeric: true });
       return state.up ? order : -order;
     });
-    body.replaceChildren(...sorted.map(([name, count, accuracy, other]) => el("tr", {},
+    body.replaceChildren(...sorted.slice(0, state.most).map(([name, count, accuracy, other]) => el("tr", {},
       el("th", { scope: "row" }, name), el("td", { class: "n" }, count.toLocaleString("en-US")),
       el("td", { class: "n" }, accuracy === null ? "–" : `${accuracy.toFixed(1)} %`), el("td", {}, other))));
     heads.forEach((each, i) => each.setAttribute("aria-sort",
@@ -105,8 +106,13 @@ function perClass(found) {
   const heads = names.map((name, i) => el("th", { class: i === 1 || i === 2 ? "n" : null },
     button(name, () => { state.up = state.column === i ? !state.up : true; state.column = i; show(); })));
   show();
+  const all = rows.length > state.most && button(`Show all ${rows.length.toLocaleString("en-US")}`, () => {
+    state.most = rows.length;
+    all.hidden = true;
+    show();
+  });
   return el("div", { class: "scroll tall" }, el("table", { class: "grid sortable", id: "per-class" },
-    el("thead", {}, el("tr", {}, heads)), body));
+    el("thead", {}, el("tr", {}, heads)), body), all);
 }
 
 // Bars: how often the model was right; the line: how sure it was.

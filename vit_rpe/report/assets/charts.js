@@ -128,7 +128,7 @@ function draw(holder, lines, about, state, runs) {
       { class: "tick", x: xScale(x), y: HEIGHT - 8, "text-anchor": "middle" }, num(x, 6))),
     lines.map((line) => svg("path", {
       d: path(line, xScale, yScale, state), fill: "none", style: `stroke:${line.color}`,
-      "stroke-width": line.faint ? 1.25 : 1.75, opacity: line.faint ? 0.55 : 1,
+      "stroke-width": line.x.length === 1 ? 6 : line.faint ? 1.25 : 1.75, "stroke-linecap": line.x.length === 1 && "round", opacity: line.faint ? 0.55 : 1,
       "stroke-dasharray": line.dash, "stroke-linejoin": "round" })),
     about.title === "Loss" ? skippedMarks(runs, xScale, state) : null,
     cursor, dots);
@@ -145,9 +145,8 @@ function skippedMarks(runs, xScale, state) {
 }
 
 function path(line, xScale, yScale, state) {
-  if (line.x.length === 1) {
-    const x = xScale(position(line, line.x[0], state));
-    return `M${x - 3},${yScale(line.y[0])}h6`;
+  if (line.x.length === 1) { // a line of no length: its round ends are a dot
+    return `M${xScale(position(line, line.x[0], state))},${yScale(line.y[0])}h0`;
   }
   return line.x.map((x, i) =>
     `${i ? "L" : "M"}${xScale(position(line, x, state)).toFixed(1)},${yScale(line.y[i]).toFixed(1)}`
