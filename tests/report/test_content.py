@@ -12,7 +12,7 @@ from vit_rpe.report import LIMIT, Subject, colors
 from vit_rpe.report.answers import CLASSES, _cells, answers, class_rows, shown_classes
 from vit_rpe.report.content import as_json, content_of, plain
 from vit_rpe.report.curves import thinned
-from vit_rpe.report.explorer import chosen
+from vit_rpe.report.explorer import Choice, _seen, chosen, explorer
 from vit_rpe.report.masks import masks, spread
 from vit_rpe.report.page import page
 from vit_rpe.report.pictures import Album, fitted
@@ -113,6 +113,18 @@ def test_a_page_keeps_to_its_limit(subject, limit):
     if limit == 10_000_000:
         assert all(run["explorer"] and run["masks"] and run["answers"] for run in content["runs"])
         assert content["runs"][0]["notes"] == []
+
+
+def test_an_explorer_says_what_it_leaves_out(subject):
+    before = list(subject.notes)
+    one = _seen(subject.model, subject.pick([0])[0].images)[0][0]
+    whole, bytes_ = Choice(6, "half", 2, 2), Choice(2, "byte", 2, 2)
+    assert len(explorer(subject, whole.bytes(one) + 6 * 40_000)["samples"]) == 6
+    assert subject.notes == before
+    assert len(explorer(subject, bytes_.bytes(one) + 2 * 40_000)["samples"]) == 2
+    left_out = "explorer: 2 of 6 samples, features of 8 instead of 16 bits, to save space"
+    assert subject.notes == [*before, left_out]
+    subject.notes[:] = before
 
 
 def test_names_of_many_classes_are_cut_to_the_limit():

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from vit_rpe.attention import attention_rows
 from vit_rpe.data import Batch
+from vit_rpe.messages import counted
 from vit_rpe.training import offset_tables, watched_attention
 
 from .masks import spread
@@ -84,11 +85,8 @@ def explorer(subject: Subject, budget: int) -> dict[str, Any] | None:
         found = _packed(model, batch, choice, tables, subject.order)
         if found is None:
             continue
-        if choice.layers < len(first) or choice.heads < len(first[0].q):
-            subject.notes.append(
-                f"explorer: {choice.layers} of {len(first)} layers with {choice.heads} of "
-                f"{len(first[0].q)} heads, to save space"
-            )
+        if left_out := _left_out(choice, len(numbers), len(first), len(first[0].q)):
+            subject.notes.append(f"explorer: {', '.join(left_out)}, to save space")
         shown = pixels[: choice.samples]
         return {
             "words": subject.model_words,
@@ -133,6 +131,18 @@ def _choices(layers: int, one: Seen) -> Iterator[Choice]:
     for part in (2, 4, heads):
         if heads // part:
             yield Choice(1, "byte", 1, heads // part)
+
+
+def _left_out(choice: Choice, samples: int, layers: int, heads: int) -> list[str]:
+    """Return in words what a choice leaves out of what there is."""
+    words = []
+    if choice.samples < samples:
+        words.append(f"{choice.samples} of {counted(samples, 'sample')}")
+    if choice.precision == "byte":
+        words.append("features of 8 instead of 16 bits")
+    if choice.layers < layers or choice.heads < heads:
+        words.append(f"{choice.layers} of {layers} layers with {choice.heads} of {heads} heads")
+    return words
 
 
 def _seen(model: Any, images: Tensor) -> tuple[list[Seen], Tensor]:
