@@ -15,6 +15,7 @@ from vit_rpe.report import (
     masks_figure,
     write_report,
 )
+from vit_rpe.report.about import figures
 from vit_rpe.report.content import content_of, told_apart
 from vit_rpe.report.curves import curves
 from vit_rpe.report.run import read_run
@@ -133,6 +134,17 @@ def test_several_runs_are_in_one_page(runs, tmp_path):
     assert text.count('"name":"first"') == 1 and text.count('"name":"second"') == 1
     assert path.stat().st_size < 2_000_000
     assert write_report(runs / "second") == (runs / "second" / "report.html").resolve()
+
+
+def test_the_time_of_a_run_is_that_of_all_its_sessions(runs):
+    at = "2026-01-01T10:{}+00:00".format
+    log = [{"event": "start", "step": 0, "time": at("00:00")}]
+    log += [{"event": "epoch", "step": 9, "time": at("01:05")}, {**log[0], "time": at("30:00")}]
+    run = replace(read_run(runs / "first"), log=log)
+    assert ["time", "1 min 05 s"] in figures(Subject("x", run))
+    more = [*log, {"event": "train", "step": 9, "time": at("31:00")}]
+    assert ["time", "2 min 05 s"] in figures(Subject("x", replace(run, log=more)))
+    assert "time" not in dict(figures(Subject("x", replace(run, log=log[:1]))))
 
 
 def test_runs_of_one_name_are_told_apart(runs):

@@ -118,7 +118,8 @@ def _duration(run: RunRecord) -> float | None:
             total += last - begin if begin is not None and last is not None else 0.0
             begin = at
         last = at
-    return None if begin is None or last is None or last <= begin else total + last - begin
+    total += last - begin if begin is not None and last is not None else 0.0
+    return total if total > 0 else None
 
 
 def _moment(value: Any) -> float | None:

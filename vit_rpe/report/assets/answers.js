@@ -64,9 +64,10 @@ function showCell(run, panel, t, p, cell) {
 
 function gallery(run, samples) {
   const { classes } = run;
+  const pictures = samples.some((sample) => sample[6] !== null);
   return el("ul", { class: "gallery" }, samples.map(
     ([number, key, label, predicted, confidence, loss, picture]) => el("li", {},
-      picture === null ? el("div", { class: "nopicture" }, "no picture")
+      !pictures ? null : picture === null ? el("div", { class: "nopicture" }, "no picture")
         : el("img", { src: run.pictures[picture], alt: `sample ${key || number}` }),
       el("div", { class: label === predicted ? "right" : "wrong" },
         el("b", {}, classes[predicted]), ` ${percent(confidence, 0)}`),

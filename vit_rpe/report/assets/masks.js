@@ -99,8 +99,9 @@ function masksSection(run) {
       el("div", { class: "two" },
         el("div", {}, canvas, readout, el("p", { class: "quiet" },
           "An offset is query minus key: the middle is the query itself, and a cell to its right weighs a key to its left.")),
-        el("div", {}, planes(l, h), el("h5", {}, "Range through training"), rangeChart(found.epochs, ranges, state.moment),
-          el("p", { class: "quiet" }, `Now from ${num(now.low)} to ${num(now.high)}.`))));
+        el("div", {}, planes(l, h),
+          last > 0 && [el("h5", {}, "Range through training"), rangeChart(found.epochs, ranges, state.moment)],
+          el("p", { class: "quiet" }, `${last > 0 ? "Now" : "Weights"} from ${num(now.low)} to ${num(now.high)}.`))));
   }
 
   // All offsets in time of one head, side by side.
