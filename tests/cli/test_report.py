@@ -54,6 +54,8 @@ def test_a_run_and_an_evaluation_end_with_their_reports(tmp_path):
     code, shown = command(*words, "--output", tmp_path / "results")
     page = tmp_path / "results" / "a" / "report.html"
     assert code == 0 and f"report      {page}" in shown
-    assert '"explorer":{' in page.read_text()
+    text = page.read_text()
+    assert '"explorer":{' in text and '["Command","' in text and "torch 2." in text
+    assert "world_size 1, device cpu, precision float32" in text
     code, shown = command(*words, "--output", tmp_path / "sizes", "--img-size", "8,12")
     assert code == 0 and " at 12" in (tmp_path / "sizes" / "a" / "report.html").read_text()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from dataclasses import replace
 from time import perf_counter
 from typing import Any
 
@@ -94,8 +95,34 @@ def test_a_point_of_a_curve_is_read_exactly(browser, both, runs):
     last = (runs / "first" / "summary.csv").read_text().splitlines()
     row = dict(zip(last[0].split(","), last[-1].split(","), strict=True))
     shown = opened.page.locator("[data-chart=accuracy] .tip").inner_text()
-    assert f"{float(row['ema_top1']):.4g} %" in shown and "first, average" in shown
+    assert f"{float(row['ema_top1']):.6g} %" in shown and "first, average" in shown
+    opened.page.mouse.move(0, 0)
+    assert opened.page.locator("[data-chart=accuracy] .tip").is_hidden()
     opened.check(both)
+
+
+def test_a_finger_reads_values_that_stay(browser, both):
+    opened = Watched(browser, both, has_touch=True, viewport={"width": 390, "height": 800})
+    opened.page.locator("[data-chart=lr] .plot").tap()
+    assert "step" in opened.page.locator("[data-chart=lr] .tip").inner_text()
+    for place, words in (("#mask-detail", "weight"), ("figure:has([data-view=mask])", ":")):
+        opened.page.locator(f"{place} canvas.large").tap()
+        assert words in opened.page.locator(f"{place} .readout").inner_text()
+    opened.check(both)
+
+
+def test_evaluations_without_pictures_and_masks_of_one_moment(browser, tmp_path):
+    """Several evaluations are compared; nothing is drawn of what is not there."""
+    subject = make_subject("linear", tmp_path / "data")
+    other = replace(subject, name="other", loader=None, run=None)
+    path = write_page([subject, other], tmp_path / "page.html")
+    opened = Watched(browser, path)
+    page = opened.page
+    assert page.locator("h1").inner_text() == "2 evaluations compared"
+    assert page.locator("#masks .range").count() == 0 < page.locator("#masks canvas").count()
+    page.locator(".tabs button", has_text="other").click()
+    assert page.locator("#samples li").count() > 0 == page.locator(".nopicture").count()
+    opened.check(path)
 
 
 def test_a_click_on_a_cell_shows_its_samples(browser, runs, tmp_path):

@@ -8,13 +8,13 @@ import pytest
 import torch
 
 from tests.report.subjects import EVIL, make_evaluation, make_subject
-from vit_rpe.report import colors
-from vit_rpe.report.answers import CLASSES, answers, class_rows, shown_classes
-from vit_rpe.report.content import content_of, plain
+from vit_rpe.report import LIMIT, Subject, colors
+from vit_rpe.report.answers import CLASSES, _cells, answers, class_rows, shown_classes
+from vit_rpe.report.content import as_json, content_of, plain
 from vit_rpe.report.curves import thinned
-from vit_rpe.report.explorer import chosen
+from vit_rpe.report.explorer import Choice, _seen, chosen, explorer
 from vit_rpe.report.masks import masks, spread
-from vit_rpe.report.page import as_json, page
+from vit_rpe.report.page import page
 from vit_rpe.report.pictures import Album, fitted
 from vit_rpe.report.subject import check_labels
 from vit_rpe.training import Evaluation
@@ -57,7 +57,7 @@ def test_other_data_than_those_of_the_answers_are_noticed(subject):
         check_labels(wrong, batch)
 
 
-def test_many_classes_show_those_with_the_most_errors():
+def test_of_many_classes_those_taken_for_each_other_are_shown():
     count, classes = 3000, 200
     draw = np.random.default_rng(0)
     labels = draw.integers(0, classes, count)
@@ -68,6 +68,13 @@ def test_many_classes_show_those_with_the_most_errors():
     result = Evaluation(np.arange(count), labels, predicted, half, rank, half, classes, 0, 1.0)
     shown = shown_classes(result)
     assert len(shown) == CLASSES and {*range(10), 150} <= {*shown}
+    labels = np.repeat(np.arange(classes), 15)
+    predicted = (labels + np.tile(np.arange(15), classes)) % classes  # each class has 14 errors
+    predicted[(labels == 7) | (labels == 100)] = 107 - labels[(labels == 7) | (labels == 100)]
+    rank = (labels != predicted).astype(int)
+    result = Evaluation(np.arange(count), labels, predicted, half, rank, half, classes, 0, 1.0)
+    assert {7, 100} <= {*shown_classes(result)}
+    assert _cells(result, [0, 100]) == ([(0, 0, 1, [0])], [0]) and _cells(result, [100]) == ([], [])
 
 
 def test_rows_of_classes_are_those_of_the_matrix(subject):
@@ -80,10 +87,13 @@ def test_rows_of_classes_are_those_of_the_matrix(subject):
         assert other is None or (other != number and table[number, other] == times)
 
 
-def test_chosen_samples_begin_with_the_worst(subject):
+def test_chosen_samples_are_the_worst_and_some_of_all_losses(subject):
+    losses, labels = subject.evaluation.losses, subject.evaluation.labels
     numbers = chosen(subject)
-    worst = np.argsort(-subject.evaluation.losses)[:2].tolist()
-    assert numbers[:2] == worst and len(numbers) == len({*numbers}) == 6
+    order = np.argsort(-losses)
+    assert numbers[:2] == order[:2].tolist() and len(numbers) == len({*numbers}) == 6
+    assert losses[numbers[2]] < losses[order[-6]] and losses[numbers[5]] > losses[order[6]]
+    assert np.all(np.diff(losses[numbers[2:]]) > 0) and len({*labels[numbers]}) == 4
 
 
 def test_masks_are_thinned_to_their_budget(subject):
@@ -103,6 +113,33 @@ def test_a_page_keeps_to_its_limit(subject, limit):
     if limit == 10_000_000:
         assert all(run["explorer"] and run["masks"] and run["answers"] for run in content["runs"])
         assert content["runs"][0]["notes"] == []
+
+
+def test_an_explorer_says_what_it_leaves_out(subject):
+    before = list(subject.notes)
+    one = _seen(subject.model, subject.pick([0])[0].images)[0][0]
+    whole, bytes_ = Choice(6, "half", 2, 2), Choice(2, "byte", 2, 2)
+    assert len(explorer(subject, whole.bytes(one) + 6 * 40_000)["samples"]) == 6
+    assert subject.notes == before
+    assert len(explorer(subject, bytes_.bytes(one) + 2 * 40_000)["samples"]) == 2
+    left_out = "explorer: 2 of 6 samples, features of 8 instead of 16 bits, to save space"
+    assert subject.notes == [*before, left_out]
+    subject.notes[:] = before
+
+
+def test_names_of_many_classes_are_cut_to_the_limit():
+    """As many classes as ImageNet-21k, of names that take six bytes a character in a page."""
+    count = 21_841
+    labels = np.arange(count)
+    half, rank = np.full(count, 0.5), np.zeros(count, int)
+    result = Evaluation(labels, labels, labels[::-1], half, rank, half, count, 0, 1.0)
+    subject = Subject("many", evaluation=result, classes=["<" * 300] * count)
+    content = content_of([subject])
+    assert len(page(content).encode()) <= LIMIT
+    shown = content["runs"][0]
+    assert len(shown["classes"]) == count and 12 <= len(shown["classes"][0]) < 100
+    assert shown["answers"]["cells"]  # the one class that is right
+    assert len(shown["notes"]) == 1 and "classes: names are cut to at most" in shown["notes"][0]
 
 
 def test_nothing_of_the_data_becomes_markup(subject):

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +63,7 @@ from vit_rpe.training import (
     save_results,
     saved_recipe,
     shut_down,
+    surroundings,
     unseen_pixels,
 )
 
@@ -169,6 +171,7 @@ def measure(
 
 
 def run(args: argparse.Namespace) -> None:
+    begun = datetime.now(UTC).isoformat(timespec="seconds")
     accelerator = make_accelerator(args.device, args.amp)
     sizes: list[int | None] = args.img_size or [None]
     if (warning := settle_part(args)) and accelerator.is_main_process:
@@ -192,9 +195,22 @@ def run(args: argparse.Namespace) -> None:
         names = [*shards.classes, *others]
         save_results(folder, rows, results, names)
         print(f"results are in {folder}")
-        add_report("evaluate", lambda: _report(folder, rows, results, names, parts))
+        start = {**surroundings(), "time": begun, "processes": _processes(accelerator, args)}
+        add_report("evaluate", lambda: _report(folder, rows, results, names, parts, start))
     if args.json is not None and accelerator.is_main_process:
         write_json(args.json, rows)
+
+
+def _processes(accelerator: Accelerator, args: argparse.Namespace) -> dict[str, Any]:
+    """Return how many processes evaluated, and how, as the log of a run does."""
+    mixed = accelerator.mixed_precision
+    return {
+        "world_size": accelerator.num_processes,
+        "device": accelerator.device.type,
+        "precision": "float32" if mixed == "no" else mixed,
+        "threads": torch.get_num_threads(),
+        "workers": args.workers,
+    }
 
 
 def _report(
@@ -203,6 +219,7 @@ def _report(
     results: list[Evaluation],
     names: list[str],
     parts: tuple[nn.Module, Shards, Modality],
+    start: dict[str, Any],
 ) -> Path:
     """Make the page of an evaluation; one of several resolutions compares them."""
     from vit_rpe.report import NAME, Subject, write_page
@@ -213,6 +230,7 @@ def _report(
         name = f"{row['model']} at {row['img_size']}" if len(rows) > 1 else row["model"]
         subject = Subject(name, evaluation=result, answers_words=words, classes=names)
         subjects.append(subject)
+    subjects[0].starts = [start]
     if len(rows) == 1:
         model, shards, modality = parts
         subjects[0].show_model(model, shards, modality)

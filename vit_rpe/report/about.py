@@ -6,9 +6,12 @@ import json
 from datetime import datetime
 from typing import Any
 
-from .run import MOST_BAD, RunRecord, number
+from vit_rpe.messages import short
+
+from .run import LONGEST, MOST_BAD, RunRecord, number
 from .subject import Subject
 
+MOST_STARTS = 50
 SESSION = {"processes": "Processes", "model": "Model", "versions": "Versions", "machine": "Machine"}
 
 
@@ -27,7 +30,7 @@ def figures(subject: Subject) -> list[list[str]]:
         count = sum(parameter.numel() for parameter in subject.model.parameters())
         shown.append(["parameters", _count(count)])
     if run is not None:
-        steps = max((line.get("step") or 0 for line in run.log), default=0)
+        steps = max((line["step"] for line in run.log), default=0)
         shown += [["epochs", str(len(run.history))], ["steps", f"{steps:,}"]]
         rate = [
             number(line.get(f"{unit}_per_s"))
@@ -52,12 +55,13 @@ def recipe_of(run: RunRecord) -> dict[str, Any]:
     return {"values": values, "base": text(base), "file": text(file), "changed": pairs}
 
 
-def origin_of(run: RunRecord) -> list[dict[str, Any]]:
-    """Return each start of a run: when, by which command, with what."""
+def origin_of(starts: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return each start of a run: when, by which command, with what; the last of very many."""
     sessions = []
-    for line in run.lines("start"):
+    for line in starts[-MOST_STARTS:]:
         rows = [["Command", text(line.get("command"))], ["Began", text(line.get("time"))]]
-        rows.append(["From step", text(line.get("step"))])
+        if line.get("step"):
+            rows.append(["From step", text(line["step"])])
         for key, title in SESSION.items():
             values = line.get(key)
             if isinstance(values, dict):
@@ -70,14 +74,14 @@ def origin_of(run: RunRecord) -> list[dict[str, Any]]:
 
 def events_of(run: RunRecord) -> dict[str, Any]:
     """Return what went wrong: warnings, skipped steps, bad samples."""
-    warnings = [text(each) for line in run.lines("start") for each in line.get("warnings") or []]
+    warnings = [each for line in run.lines("start") for each in _texts(line.get("warnings"))]
     skipped = [
-        [line.get("step"), text(line.get("loss")), ", ".join(map(text, line.get("keys") or []))]
+        [line["step"], text(line.get("loss")), short(", ".join(_texts(line.get("keys"))), 300)]
         for line in run.lines("skipped")
     ]
     return {
-        "warnings": list(dict.fromkeys(warnings)),
-        "skipped": [[step, loss, keys[:300]] for step, loss, keys in skipped[:MOST_BAD]],
+        "warnings": list(dict.fromkeys(warnings))[:MOST_BAD],
+        "skipped": skipped[:MOST_BAD],
         "skippedCount": len(skipped),
         "bad": run.bad[:MOST_BAD],
         "badCount": len(run.bad),
@@ -86,9 +90,14 @@ def events_of(run: RunRecord) -> dict[str, Any]:
 
 def text(value: Any) -> str:
     """Return a plain value as people read it: text as it is, the rest as JSON."""
-    if isinstance(value, str):
-        return value
-    return "–" if value is None else json.dumps(value, ensure_ascii=False, default=str)
+    if value is None:
+        return "–"
+    plain = isinstance(value, str)
+    return short(value if plain else json.dumps(value, ensure_ascii=False, default=str), LONGEST)
+
+
+def _texts(values: Any) -> list[str]:
+    return [text(each) for each in values] if isinstance(values, list) else []
 
 
 def _git(state: Any) -> str:
@@ -109,7 +118,8 @@ def _duration(run: RunRecord) -> float | None:
             total += last - begin if begin is not None and last is not None else 0.0
             begin = at
         last = at
-    return None if begin is None or last is None or last <= begin else total + last - begin
+    total += last - begin if begin is not None and last is not None else 0.0
+    return total if total > 0 else None
 
 
 def _moment(value: Any) -> float | None:
@@ -122,7 +132,9 @@ def _moment(value: Any) -> float | None:
 def _time(seconds: float) -> str:
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {rest:02d} s"
+    if hours:
+        return f"{hours} h {minutes:02d} min"
+    return f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"
 
 
 def _count(count: int) -> str:

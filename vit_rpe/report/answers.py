@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -31,13 +32,11 @@ def answers(subject: Subject, album: Album) -> dict[str, Any] | None:
     wanted = list(dict.fromkeys([*worst, *best, *wanted]))
     pictures = subject.attempt("pictures of samples", lambda: _pictures(subject, wanted, album))
     place = {row: i for i, row in enumerate(wanted)}
-    names = [subject.class_name(number) for number in range(result.num_classes)]
     return {
         "words": subject.answers_words,
         "metrics": {**result.metrics, "calibration_error": result.calibration_error()},
         "count": result.count,
         "bad": result.bad,
-        "classes": names,
         "shown": shown,
         "cells": [[t, p, n, [place[row] for row in rows]] for t, p, n, rows in cells],
         "perClass": class_rows(result),
@@ -49,13 +48,20 @@ def answers(subject: Subject, album: Album) -> dict[str, Any] | None:
 
 
 def shown_classes(result: Evaluation) -> list[int]:
-    """Return the classes of the matrix: all, or those with the most errors, in order."""
-    if result.num_classes <= CLASSES:
-        return list(range(result.num_classes))
-    wrong = result.labels != result.predicted
-    missed, taken = result.labels[wrong], result.predicted[wrong]
-    errors = sum(np.bincount(each, minlength=result.num_classes) for each in (missed, taken))
-    return sorted(np.argsort(-errors, kind="stable")[:CLASSES].tolist())
+    """Return the classes of the matrix: all, or those most often taken for each other, in order."""
+    count, wrong = result.num_classes, result.labels != result.predicted
+    if count <= CLASSES:
+        return list(range(count))
+    either = np.sort([result.labels[wrong], result.predicted[wrong]], axis=0)
+    pairs, times = np.unique(either[0] * count + either[1], return_counts=True)
+    shown: set[int] = set()
+    for pair in pairs[np.argsort(-times, kind="stable")].tolist():
+        more = shown | {*divmod(pair, count)}
+        if len(more) > CLASSES:
+            break
+        shown = more
+    others = (number for number in range(count) if number not in shown)
+    return sorted([*shown, *islice(others, CLASSES - len(shown))])
 
 
 def _cells(result: Evaluation, shown: list[int]) -> tuple[list[Any], list[int]]:
@@ -63,9 +69,11 @@ def _cells(result: Evaluation, shown: list[int]) -> tuple[list[Any], list[int]]:
     cells, errors, right = [], [], []
     inside = np.isin(result.labels, shown) & np.isin(result.predicted, shown)
     rows = np.flatnonzero(inside)
+    if not len(rows):
+        return [], []
     keys = result.labels[rows] * result.num_classes + result.predicted[rows]
     rows, keys = (each[np.lexsort((-result.losses[rows], keys))] for each in (rows, keys))
-    starts = np.flatnonzero(np.r_[True, keys[1:] != keys[:-1]]) if len(keys) else []
+    starts = np.flatnonzero(np.r_[True, keys[1:] != keys[:-1]])
     for start, stop in zip(starts, [*starts[1:], len(keys)], strict=True):
         true, predicted = divmod(int(keys[start]), result.num_classes)
         listed = rows[start:stop][:PER_CELL].tolist()

@@ -7,7 +7,6 @@ from typing import Any
 
 from .run import RunRecord, number
 
-POINTS = 500  # of a curve, at most
 OF_STEPS = {  # names in the log -> chart, and what multiplies the number
     "loss": ("loss", 1.0),
     "lr": ("lr", 1.0),
@@ -18,6 +17,7 @@ OF_STEPS = {  # names in the log -> chart, and what multiplies the number
     "memory_mb": ("memory", 1.0),
 }
 OF_EPOCHS = {  # columns of summary.csv -> chart, name
+    "train_loss": ("loss", "training"),  # where no step has a line
     "eval_loss": ("loss", "weights"),
     "ema_loss": ("loss", "average"),
     "eval_top1": ("accuracy", "weights"),
@@ -27,33 +27,39 @@ OF_EPOCHS = {  # columns of summary.csv -> chart, name
 Point = tuple[float, float]
 
 
-def curves(run: RunRecord) -> dict[str, list[dict[str, Any]]]:
-    """Return the curves of each chart: a name, steps x, values y, and the points there were."""
+def curves(run: RunRecord, most: int = 500) -> dict[str, list[dict[str, Any]]]:
+    """Return the curves of each chart: a name, steps x, values y, and the points there were.
+
+    A curve has at most some points.
+    """
     charts: dict[str, list[dict[str, Any]]] = {}
     lines, epochs = run.lines("train"), run.lines("epoch")
     for name, (chart, factor) in OF_STEPS.items():
         points = _points(lines, name, factor)
+        if name == "lr":  # a warmup may be over before the first line of a step
+            points = sorted({**dict(_points(epochs, name)), **dict(points)}.items())
         if points:
-            charts.setdefault(chart, []).append(_curve("training", points))
+            charts.setdefault(chart, []).append(_curve("training", points, most))
     for name, (chart, label) in OF_EPOCHS.items():
         points = _points(epochs, name)
-        if points:
-            charts.setdefault(chart, []).append(_curve(label, points))
+        told = label in (curve["name"] for curve in charts.get(chart, []))
+        if points and not told:
+            charts.setdefault(chart, []).append(_curve(label, points, most))
     return charts
 
 
 def skipped(run: RunRecord) -> list[int]:
     """Return the steps that were skipped because something was not finite."""
-    return [line["step"] for line in run.lines("skipped") if isinstance(line.get("step"), int)]
+    return [line["step"] for line in run.lines("skipped")]
 
 
 def _points(lines: Sequence[dict[str, Any]], name: str, factor: float = 1.0) -> list[Point]:
-    found = [(number(line.get("step")), number(line.get(name))) for line in lines]
-    return [(x, factor * y) for x, y in found if x is not None and y is not None]
+    found = [(float(line["step"]), number(line.get(name))) for line in lines]
+    return [(x, factor * y) for x, y in found if y is not None]
 
 
-def _curve(name: str, points: list[Point]) -> dict[str, Any]:
-    shown = thinned(points, POINTS)
+def _curve(name: str, points: list[Point], most: int) -> dict[str, Any]:
+    shown = thinned(points, most)
     x, y = zip(*shown, strict=True)
     return {"name": name, "x": x, "y": [float(f"{each:.6g}") for each in y], "of": len(points)}
 

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from vit_rpe.attention import attention_rows
 from vit_rpe.data import Batch
+from vit_rpe.messages import counted
 from vit_rpe.training import offset_tables, watched_attention
 
 from .masks import spread
@@ -84,11 +85,8 @@ def explorer(subject: Subject, budget: int) -> dict[str, Any] | None:
         found = _packed(model, batch, choice, tables, subject.order)
         if found is None:
             continue
-        if choice.layers < len(first) or choice.heads < len(first[0].q):
-            subject.notes.append(
-                f"explorer: {choice.layers} of {len(first)} layers with {choice.heads} of "
-                f"{len(first[0].q)} heads, to save space"
-            )
+        if left_out := _left_out(choice, len(numbers), len(first), len(first[0].q)):
+            subject.notes.append(f"explorer: {', '.join(left_out)}, to save space")
         shown = pixels[: choice.samples]
         return {
             "words": subject.model_words,
@@ -106,19 +104,19 @@ def explorer(subject: Subject, budget: int) -> dict[str, Any] | None:
 
 
 def chosen(subject: Subject) -> list[int]:
-    """Choose samples: the two worst, then others from small to large losses, of all classes."""
+    """Choose samples: the two worst, then others from small to large losses, of many classes."""
     result = subject.evaluation
     assert subject.loader is not None
     if result is None or not result.count:
         return list(range(min(SAMPLES, subject.loader.shards.num_samples)))
     order = np.argsort(-result.losses, kind="stable")
-    rows, classes = [int(row) for row in order[:2]], set()
-    for row in order[:: max(1, -len(order) // (4 * SAMPLES))]:
-        if int(result.labels[row]) not in classes and int(row) not in rows:
-            classes.add(int(result.labels[row]))
-            rows.append(int(row))
-    rows += [int(row) for row in order[2:] if int(row) not in rows][:SAMPLES]
-    return result.samples[rows[:SAMPLES]].tolist()
+    rows = order[:2].tolist()
+    classes = {*result.labels[rows].tolist()}
+    for part in np.array_split(order[:1:-1], SAMPLES - 2):
+        row = next((row for row in part if result.labels[row] not in classes), None)
+        rows += part[:1].tolist() if row is None else [int(row)]
+        classes.add(int(result.labels[rows[-1]]))
+    return result.samples[rows].tolist()
 
 
 def _choices(layers: int, one: Seen) -> Iterator[Choice]:
@@ -133,6 +131,18 @@ def _choices(layers: int, one: Seen) -> Iterator[Choice]:
     for part in (2, 4, heads):
         if heads // part:
             yield Choice(1, "byte", 1, heads // part)
+
+
+def _left_out(choice: Choice, samples: int, layers: int, heads: int) -> list[str]:
+    """Return in words what a choice leaves out of what there is."""
+    words = []
+    if choice.samples < samples:
+        words.append(f"{choice.samples} of {counted(samples, 'sample')}")
+    if choice.precision == "byte":
+        words.append("features of 8 instead of 16 bits")
+    if choice.layers < layers or choice.heads < heads:
+        words.append(f"{choice.layers} of {layers} layers with {choice.heads} of {heads} heads")
+    return words
 
 
 def _seen(model: Any, images: Tensor) -> tuple[list[Seen], Tensor]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from vit_rpe.training import Exhibit, as_bytes, offset_tables, read_exhibits
@@ -18,8 +19,7 @@ def masks(subject: Subject, budget: int) -> dict[str, Any] | None:
     found = _snapshots(subject)
     if not found:
         return None
-    layers = [name for name in found[0].tensors if not name.endswith(":range")]
-    layers = [name for name in layers if all(_is_mask(each, name) for each in found)]
+    layers = list(_layers(found[-1]))
     if not layers:
         return None
     size = sum(found[0].tensors[name].numel() for name in layers) * 4 // 3
@@ -55,8 +55,14 @@ def _snapshots(subject: Subject) -> list[Exhibit]:
     if subject.run is not None:
         found, wrong = read_exhibits(subject.run.folder, "masks")
         subject.notes += wrong
-        if found:
-            return found
+        last = next((layers for each in reversed(found) if (layers := _layers(each))), {})
+        subject.notes += [
+            f"masks of epoch {each.epoch}: they are not those of the other epochs"
+            for each in found
+            if _layers(each) != last
+        ]
+        if last:
+            return [each for each in found if _layers(each) == last]
     if subject.model is None:
         return []
     tensors: dict[str, Tensor] = {}
@@ -65,11 +71,17 @@ def _snapshots(subject: Subject) -> list[Exhibit]:
     return [Exhibit("masks", 0, tensors, {})] if tensors else []
 
 
-def _is_mask(exhibit: Exhibit, name: str) -> bool:
-    codes, ranges = (exhibit.tensors.get(key) for key in (name, f"{name}:range"))
-    if codes is None or ranges is None or not 2 <= codes.ndim <= 4 or not codes.numel():
-        return False
-    return all(n % 2 for n in codes.shape[1:]) and tuple(ranges.shape) == (len(codes), 2)
+def _layers(exhibit: Exhibit) -> dict[str, tuple[int, ...]]:
+    """Return the shape of every table of bytes that has ranges: (H, sides...), sides are odd."""
+    found = {}
+    for name, codes in exhibit.tensors.items():
+        ranges = exhibit.tensors.get(f"{name}:range")
+        if ranges is None or codes.dtype != torch.uint8 or not 2 <= codes.ndim <= 4:
+            continue
+        whole = tuple(ranges.shape) == (len(codes), 2) and bool(ranges.double().isfinite().all())
+        if whole and all(n % 2 for n in codes.shape[1:]):
+            found[name] = tuple(codes.shape)
+    return found
 
 
 def _layer(name: str, found: list[Exhibit]) -> dict[str, Any]:

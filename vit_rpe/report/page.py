@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import json
 from collections.abc import Sequence
 from functools import cache
 from html import escape
@@ -19,7 +18,7 @@ from typing import Any
 
 from vit_rpe.files import atomic_write
 
-from .content import LIMIT, content_of
+from .content import LIMIT, as_json, content_of
 from .run import read_run
 from .subject import Subject, subject_of_run
 
@@ -83,12 +82,6 @@ def page(content: dict[str, Any]) -> str:
     }
     parts = _asset("page.html").split("@@")  # odd parts are names
     return "".join(values[part] if i % 2 else part for i, part in enumerate(parts))
-
-
-def as_json(content: Any) -> str:
-    """Return JSON that can stand in a page: no text in it ends its block, or begins another."""
-    text = json.dumps(content, separators=(",", ":"), allow_nan=False)
-    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
 @cache

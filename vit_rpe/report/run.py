@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import csv
 import json
-import math
+import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from vit_rpe.files import read_regular
+from vit_rpe.messages import counted, short
 from vit_rpe.training import CheckpointError, Recipe, RecipeError, load_recipe
 
 LARGEST = 1 << 28  # bytes of a log that is read
 MOST_BAD = 200  # bad samples that are named
+LONGEST = 2000  # characters of a text
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,7 @@ def read_run(path: str | Path) -> RunRecord:
     notes: list[str] = []
     log = _log(folder / "log.jsonl", notes)
     bad = [
-        [split, *row]
+        [short(cell, LONGEST) for cell in (split, *row)]
         for split in ("train", "val")
         for row in _rows(folder / f"bad_samples-{split}.csv", notes)[1:]
     ]
@@ -66,7 +68,11 @@ def number(value: Any) -> float | None:
     """Return a finite number, or None for anything else."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
-    return value if math.isfinite(value) else None
+    return value if abs(value) <= sys.float_info.max else None
+
+
+def _is_step(value: Any) -> bool:
+    return type(value) is int and 0 <= value < 1 << 53  # what a page can count to
 
 
 def _log(path: Path, notes: list[str]) -> list[dict[str, Any]]:
@@ -76,12 +82,12 @@ def _log(path: Path, notes: list[str]) -> list[dict[str, Any]]:
             line = json.loads(text)
         except (ValueError, RecursionError):
             line = None
-        if isinstance(line, dict):
+        if isinstance(line, dict) and _is_step(line.get("step")):
             lines.append(line)
         else:
             damaged += bool(text.strip())
     if damaged:
-        notes.append(f"{path.name}: {damaged} lines cannot be read")
+        notes.append(f"{path.name}: {counted(damaged, 'line')} cannot be read")
     return lines
 
 

@@ -44,6 +44,7 @@ class Subject:
     classes: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     order: list[int] | None = None  # outputs of the model by class, where they differ
+    starts: list[dict[str, Any]] = field(default_factory=list)  # of what is no run: as in a log
 
     def show_model(self, model: nn.Module, shards: Shards, modality: Modality) -> None:
         """Take a model, and samples of its set as it gets them: one view of each."""
@@ -57,6 +58,12 @@ class Subject:
     def config(self) -> dict[str, Any]:
         """timm's data config of the model."""
         return resolve_model_data_config(self.model)  # pyright: ignore
+
+    @property
+    def all_classes(self) -> list[str]:
+        """The names of all classes that are named or answered, by number."""
+        answered = 0 if self.evaluation is None else self.evaluation.num_classes
+        return [self.class_name(number) for number in range(max(answered, len(self.classes)))]
 
     def class_name(self, number: int) -> str:
         """Return the name of a class, or its number where it has none."""

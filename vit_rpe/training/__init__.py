@@ -21,7 +21,7 @@ from .exhibits.answers import evaluation_of
 from .exhibits.batches import visible
 from .exhibits.files import Exhibit, read_exhibits
 from .exhibits.masks import as_bytes, from_bytes, offset_tables
-from .exhibits.origin import command, git_state, machine, versions
+from .exhibits.origin import command, git_state, machine, surroundings, versions
 from .loop.watch import watched_attention
 from .recipe.file import load_recipe, provenance, read_mapping
 from .recipe.schema import Recipe
@@ -85,6 +85,7 @@ __all__ = [
     "say",
     "shut_down",
     "start_run",
+    "surroundings",
     "train",
     "unseen_pixels",
     "validation_shards",

@@ -4,7 +4,7 @@ function answersSection(run) {
   const found = run.answers;
   if (!found) return null;
   const panel = el("div", { class: "panel", id: "cell-samples", "aria-live": "polite" },
-    el("p", { class: "quiet" }, "Click a cell to see its samples."));
+    el("p", { class: "quiet hint" }, "Click a cell to see its samples."));
   return section("results", "Evaluation",
     el("p", { class: "quiet" }, `${found.count.toLocaleString("en-US")} samples, ${found.words}.`,
       found.bad ? ` ${found.bad} could not be read.` : ""),
@@ -12,15 +12,16 @@ function answersSection(run) {
       el("div", { class: "card" }, el("h3", {}, "Confusion matrix"), matrix(run, panel), panel),
       el("div", { class: "stack" },
         el("div", { class: "card" }, el("h3", {}, "Calibration"), calibration(found)),
-        el("div", { class: "card" }, el("h3", {}, "Classes"), perClass(found)))));
+        el("div", { class: "card" }, el("h3", {}, "Classes"), perClass(found.perClass, run.classes)))));
 }
 
 function matrix(run, panel) {
-  const { shown, cells, classes, perClass: rows } = run.answers;
+  const { shown, cells, perClass: rows } = run.answers;
+  const { classes } = run;
   const counts = new Map(cells.map((cell) => [`${cell[0]},${cell[1]}`, cell]));
   const large = shown.length > 14;
-  const note = shown.length < classes.length && el("p", { class: "note" },
-    `The ${shown.length} of ${classes.length} classes with the most errors.`);
+  const note = shown.length < rows.length && el("p", { class: "note" },
+    `The ${shown.length} of ${rows.length.toLocaleString("en-US")} classes that are most often taken for each other.`);
   const body = shown.map((t) => el("tr", {}, el("th", { scope: "row", title: classes[t] }, classes[t]),
     shown.map((p) => {
       const cell = counts.get(`${t},${p}`);
@@ -49,7 +50,7 @@ function matrix(run, panel) {
 }
 
 function showCell(run, panel, t, p, cell) {
-  const { classes, samples } = run.answers;
+  const { classes, answers: { samples } } = run;
   const title = t === p ? `${classes[t]}, recognized` : `${classes[t]} taken for ${classes[p]}`;
   if (!cell) {
     panel.replaceChildren(el("h4", {}, title), el("p", { class: "quiet" }, "No sample."));
@@ -62,10 +63,11 @@ function showCell(run, panel, t, p, cell) {
 }
 
 function gallery(run, samples) {
-  const { classes } = run.answers;
+  const { classes } = run;
+  const pictures = samples.some((sample) => sample[6] !== null);
   return el("ul", { class: "gallery" }, samples.map(
     ([number, key, label, predicted, confidence, loss, picture]) => el("li", {},
-      picture === null ? el("div", { class: "nopicture" }, "no picture")
+      !pictures ? null : picture === null ? el("div", { class: "nopicture" }, "no picture")
         : el("img", { src: run.pictures[picture], alt: `sample ${key || number}` }),
       el("div", { class: label === predicted ? "right" : "wrong" },
         el("b", {}, classes[predicted]), ` ${percent(confidence, 0)}`),
@@ -83,11 +85,11 @@ function samplesSection(run) {
     el("h3", {}, "Smallest loss"), gallery(run, pick(found.best)));
 }
 
-function perClass(found) {
+function perClass(found, classes) {
   const names = ["class", "samples", "top-1", "most often taken for"];
-  const rows = found.perClass.map(([count, accuracy, other, times], i) =>
-    [found.classes[i], count, accuracy, other === null ? "" : `${found.classes[other]} (${times})`]);
-  const state = { column: 2, up: true };
+  const rows = found.map(([count, accuracy, other, times], i) =>
+    [classes[i], count, accuracy, other === null ? "" : `${classes[other]} (${times})`]);
+  const state = { column: 2, up: true, most: 300 };
   const body = el("tbody");
   const value = (cell) => (cell === null ? -1 : cell);
   const show = () => {
@@ -96,7 +98,7 @@ function perClass(found) {
       const order = typeof x === "number" ? x - y : String(x).localeCompare(String(y), "en", { numeric: true });
       return state.up ? order : -order;
     });
-    body.replaceChildren(...sorted.map(([name, count, accuracy, other]) => el("tr", {},
+    body.replaceChildren(...sorted.slice(0, state.most).map(([name, count, accuracy, other]) => el("tr", {},
       el("th", { scope: "row" }, name), el("td", { class: "n" }, count.toLocaleString("en-US")),
       el("td", { class: "n" }, accuracy === null ? "–" : `${accuracy.toFixed(1)} %`), el("td", {}, other))));
     heads.forEach((each, i) => each.setAttribute("aria-sort",
@@ -105,8 +107,13 @@ function perClass(found) {
   const heads = names.map((name, i) => el("th", { class: i === 1 || i === 2 ? "n" : null },
     button(name, () => { state.up = state.column === i ? !state.up : true; state.column = i; show(); })));
   show();
+  const all = rows.length > state.most && button(`Show all ${rows.length.toLocaleString("en-US")}`, () => {
+    state.most = rows.length;
+    all.hidden = true;
+    show();
+  });
   return el("div", { class: "scroll tall" }, el("table", { class: "grid sortable", id: "per-class" },
-    el("thead", {}, el("tr", {}, heads)), body));
+    el("thead", {}, el("tr", {}, heads)), body), all);
 }
 
 // Bars: how often the model was right; the line: how sure it was.
@@ -133,21 +140,25 @@ function calibration(found) {
       svg("text", { x: left - 6, y: y(t) + 4, "text-anchor": "end" }, `${100 * t}`),
       svg("text", { x: x(t), y: height - 6, "text-anchor": "middle" }, `${100 * t}`))),
     svg("line", { class: "ideal", x1: x(0), y1: y(0), x2: x(1), y2: y(1) }), bars),
-  el("p", { class: "quiet" }, "Confidence in percent, and how often it was right. Calibration error ",
-    el("b", {}, num(found.metrics.calibration_error, 3)), ".")];
+  el("p", { class: "quiet" }, "Bars: how often predictions of a confidence (both in percent) were right; dark bars have more ",
+    "samples, dots are at their mean confidence. Calibration error ", el("b", {}, num(found.metrics.calibration_error, 3)), ".")];
 }
 
 function batchesSection(run) {
   if (!run.batches || !run.batches.length) return null;
   const name = (c) => run.classes[c] ?? String(c);
+  const part = ([c, w]) => `${name(c)} ${percent(w, 0)}`;
+  const targetOf = (targets) => {
+    const large = targets.filter(([, w]) => w > 0.05); // what smoothing gives to all is small
+    return large.length === 1 ? name(large[0][0]) : large.map(part).join(" + ") || "no target";
+  };
   return section("batches", "Training batches",
     el("p", { class: "quiet" }, "As the model saw them: cropped, augmented and mixed."),
     run.batches.map((batch) => [
       el("h3", {}, `Epoch ${batch.epoch}`),
       el("ul", { class: "gallery" }, batch.samples.map((sample) => el("li", {},
         framesOf(sample.pictures.map((i) => (i === null ? null : run.batchPictures[i]))),
-        el("small", {}, sample.targets.filter(([, w]) => w > 0.05).map(([c, w]) =>
-          `${name(c)} ${percent(w, 0)}`).join(" + ") || "no target"))))]));
+        el("small", { title: sample.targets.map(part).join(" + ") }, targetOf(sample.targets)))))]));
 }
 
 function framesOf(pictures) {

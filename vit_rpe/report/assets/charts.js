@@ -1,14 +1,15 @@
 // Line charts with the exact values under the pointer.
 
 const CHARTS = {
-  loss: { title: "Loss", digits: 5 },
-  accuracy: { title: "Accuracy (top-1)", unit: " %", digits: 4 },
-  lr: { title: "Learning rate", digits: 4 },
-  grad_norm: { title: "Gradient norm", digits: 4, log: true },
-  throughput: { title: "Samples per second", digits: 4, zero: true },
-  data_wait: { title: "Time spent waiting for data", unit: " %", digits: 3, zero: true },
-  memory: { title: "Peak memory", unit: " MB", digits: 5, zero: true },
+  loss: { title: "Loss" },
+  accuracy: { title: "Accuracy (top-1)", unit: " %" },
+  lr: { title: "Learning rate" },
+  grad_norm: { title: "Gradient norm", log: true },
+  throughput: { title: "Samples per second", zero: true },
+  data_wait: { title: "Time spent waiting for data", unit: " %", zero: true },
+  memory: { title: "Peak memory", unit: " MB", zero: true },
 };
+const DIGITS = 6; // as vit_rpe/report/curves.py writes them
 const DASHES = { training: null, weights: null, average: "5 3" };
 const EDGE = { left: 54, right: 16, top: 10, bottom: 26 };
 const HEIGHT = 210;
@@ -56,12 +57,13 @@ function chart(name, drawn, runs, state) {
     tip.hidden = true;
   };
   const read = (x) => plot && readAt(plot, x, tip, names, about, state);
-  holder.addEventListener("pointermove", (event) => {
-    const box = holder.getBoundingClientRect();
-    read(event.clientX - box.left);
-  });
-  const hide = () => { tip.hidden = true; if (plot) plot.cursor.setAttribute("opacity", 0); };
-  holder.addEventListener("pointerleave", hide);
+  const hide = () => {
+    tip.hidden = true;
+    if (!plot) return;
+    plot.cursor.setAttribute("opacity", 0);
+    plot.dots.replaceChildren();
+  };
+  follow(holder, (event) => read(event.clientX - holder.getBoundingClientRect().left), hide);
   holder.addEventListener("blur", hide);
   holder.addEventListener("keydown", (event) => {
     const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
@@ -126,7 +128,7 @@ function draw(holder, lines, about, state, runs) {
       { class: "tick", x: xScale(x), y: HEIGHT - 8, "text-anchor": "middle" }, num(x, 6))),
     lines.map((line) => svg("path", {
       d: path(line, xScale, yScale, state), fill: "none", style: `stroke:${line.color}`,
-      "stroke-width": line.faint ? 1.25 : 1.75, opacity: line.faint ? 0.55 : 1,
+      "stroke-width": line.x.length === 1 ? 6 : line.faint ? 1.25 : 1.75, "stroke-linecap": line.x.length === 1 && "round", opacity: line.faint ? 0.55 : 1,
       "stroke-dasharray": line.dash, "stroke-linejoin": "round" })),
     about.title === "Loss" ? skippedMarks(runs, xScale, state) : null,
     cursor, dots);
@@ -143,9 +145,8 @@ function skippedMarks(runs, xScale, state) {
 }
 
 function path(line, xScale, yScale, state) {
-  if (line.x.length === 1) {
-    const x = xScale(position(line, line.x[0], state));
-    return `M${x - 3},${yScale(line.y[0])}h6`;
+  if (line.x.length === 1) { // a line of no length: its round ends are a dot
+    return `M${xScale(position(line, line.x[0], state))},${yScale(line.y[0])}h0`;
   }
   return line.x.map((x, i) =>
     `${i ? "L" : "M"}${xScale(position(line, x, state)).toFixed(1)},${yScale(line.y[i]).toFixed(1)}`
@@ -198,7 +199,7 @@ function readAt(plot, pixel, tip, names, about, state) {
   plot.dots.replaceChildren(...near.map(([line, i]) => svg("circle", { r: 3, style: `fill:${line.color}`,
     cx: plot.xScale(position(line, line.x[i], state)), cy: plot.yScale(line.y[i]) })));
   tip.replaceChildren(...near.map(([line, i]) => el("div", {},
-    swatch(line), `${names(line)} `, el("b", {}, num(line.y[i], about.digits) + (about.unit || "")),
+    swatch(line), `${names(line)} `, el("b", {}, num(line.y[i], DIGITS) + (about.unit || "")),
     el("small", {}, ` step ${line.x[i].toLocaleString("en-US")}`))));
   tip.hidden = false;
   const side = clamp(x + 12, 0, Math.max(0, plot.width - tip.offsetWidth - 4));

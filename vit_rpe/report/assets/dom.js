@@ -61,6 +61,13 @@ function layersOf(layers, tile) {
   }));
 }
 
+// Follow a pointer: a mouse that moves and leaves, or a finger, whose last place is kept.
+function follow(node, read, leave) {
+  node.addEventListener("pointerdown", read);
+  node.addEventListener("pointermove", read);
+  node.addEventListener("pointerleave", (event) => { if (event.pointerType === "mouse") leave(); });
+}
+
 const clamp = (x, low, high) => Math.min(high, Math.max(low, x));
 
 // A number with about `digits` significant ones, without a tail of zeros.
@@ -69,11 +76,12 @@ function num(x, digits = 4) {
   if (!Number.isFinite(x)) return x > 0 ? "∞" : "−∞";
   if (x === 0) return "0";
   const size = Math.abs(x);
-  if (size >= 1e6 || size < 1e-3) {
+  if (size >= 1e6 || size < 1e-4) {
     const [front, power] = x.toExponential(Math.min(digits - 1, 3)).split("e");
     return minus(`${+front}e${power.replace("+", "")}`);
   }
-  const text = size >= 1000 ? Math.round(x).toLocaleString("en-US") : String(+x.toPrecision(digits));
+  const rounded = +x.toPrecision(Math.max(digits, Math.ceil(Math.log10(size))));
+  const text = rounded.toLocaleString("en-US", { maximumFractionDigits: 20 });
   return minus(text);
 }
 

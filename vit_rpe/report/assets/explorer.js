@@ -73,11 +73,10 @@ function explorerSection(run) {
   const big = Object.entries(VIEWS).map(([view, name]) => {
     const canvas = el("canvas", { class: "heat large", "data-view": view });
     const readout = el("p", { class: "readout" });
-    canvas.addEventListener("pointermove", (event) => {
+    follow(canvas, (event) => {
       const [y, x] = cellAt(canvas, event, rows, columns);
       readout.textContent = `(${y}, ${x}): ${num(canvas.weights[y * columns + x])}`;
-    });
-    canvas.addEventListener("pointerleave", () => { readout.textContent = canvas.dataset.sum; });
+    }, () => { readout.textContent = canvas.dataset.sum; });
     return { view, canvas, readout, node: el("figure", {}, el("figcaption", {}, name), canvas, readout) };
   });
   const strip = times > 1 ? el("div", { class: "strip" }) : null;

@@ -28,6 +28,7 @@ function masksSection(run) {
   const found = run.masks;
   if (!found) return null;
   const last = found.epochs.length - 1;
+  const start = found.epochs[0] ? `epoch ${found.epochs[0]}` : "the start"; // an exhibit may be lost
   const times = plane(found.layers[0]).times;
   const state = { moment: last, view: "weights", time: (times - 1) / 2, chosen: null };
   const tables = found.layers.map((layer) => layer.codes.map((_, i) => weightsOf(layer, i)));
@@ -51,9 +52,9 @@ function masksSection(run) {
     const cut = (table) => table.weights.subarray(at, at + rows * columns);
     const now = tables[l][state.moment][h];
     if (state.view === "weights") return { shown: cut(now), limit: now.high, rows, columns, now };
-    const start = tables[l][0][h];
+    const first = tables[l][0][h];
     const ratio = (table, other) => table.weights.map((w, i) => Math.log2(w / other.weights[i]));
-    const all = ratio(now, start);
+    const all = ratio(now, first);
     let limit = 0;
     for (const x of all) if (Number.isFinite(x)) limit = Math.max(limit, Math.abs(x));
     return { shown: all.subarray(at, at + rows * columns), limit: Math.max(limit, 1e-3), rows, columns, now };
@@ -75,7 +76,7 @@ function masksSection(run) {
     }
     legend.replaceChildren(state.view === "weights"
       ? legendOfHeat("each head's largest; gray is exactly 0")
-      : legendOfChange("less than at the start", "more"));
+      : legendOfChange(`less than at ${start}`, "more"));
     if (state.chosen) showDetail(...state.chosen);
   }
 
@@ -83,23 +84,24 @@ function masksSection(run) {
     const layer = found.layers[l];
     const canvas = el("canvas", { class: "heat large" });
     const { rows, columns, now } = paint(canvas, l, h, 360);
-    const readout = el("p", { class: "readout" }, "Point at a cell to read it.");
-    canvas.addEventListener("pointermove", (event) => {
+    const readout = el("p", { class: "readout hint" }, "Point at a cell to read it.");
+    follow(canvas, (event) => {
       const [y, x] = cellAt(canvas, event, rows, columns);
       const value = canvas.weights[y * columns + x];
       const offset = [...(plane(layer).times > 1 ? [state.time - (plane(layer).times - 1) / 2] : []),
         y - (rows - 1) / 2, x - (columns - 1) / 2];
       readout.textContent = `offset (${offset.map(signed).join(", ")}): `
-        + (state.view === "weights" ? `weight ${num(value)}` : `× ${num(2 ** value)} of the start`);
-    });
+        + (state.view === "weights" ? `weight ${num(value)}` : `× ${num(2 ** value)} of ${start}`);
+    }, () => {});
     const ranges = tables[l].map((moment) => moment[h]);
     detail.replaceChildren(
       el("h4", {}, `${layer.name}, head ${h}`),
       el("div", { class: "two" },
         el("div", {}, canvas, readout, el("p", { class: "quiet" },
           "An offset is query minus key: the middle is the query itself, and a cell to its right weighs a key to its left.")),
-        el("div", {}, planes(l, h), el("h5", {}, "Range through training"), rangeChart(found.epochs, ranges, state.moment),
-          el("p", { class: "quiet" }, `Now from ${num(now.low)} to ${num(now.high)}.`))));
+        el("div", {}, planes(l, h),
+          last > 0 && [el("h5", {}, "Range through training"), rangeChart(found.epochs, ranges, state.moment)],
+          el("p", { class: "quiet" }, `${last > 0 ? "Now" : "Weights"} from ${num(now.low)} to ${num(now.high)}.`))));
   }
 
   // All offsets in time of one head, side by side.
@@ -122,7 +124,7 @@ function masksSection(run) {
     (i) => `${found.epochs[i]}`, (i) => { state.moment = i; show(); });
   const time = times > 1 && slider("Offset in time", times, state.time,
     (i) => signed(i - (times - 1) / 2), (i) => { state.time = i; show(); });
-  const view = several && choices("What is shown", [["weights", "weights"], ["change", "change from the start"]],
+  const view = several && choices("What is shown", [["weights", "weights"], ["change", `change from ${start}`]],
     "weights", (value) => { state.view = value; show(); });
   const play = several && button("Play", () => {
     let at = 0;

@@ -3,7 +3,8 @@
 function head(content) {
   const { runs } = content;
   const several = runs.length > 1;
-  const title = several ? `${runs.length} runs compared` : runs[0].name;
+  const what = runs.some((run) => run.recipe) ? "runs" : "evaluations";
+  const title = several ? `${runs.length} ${what} compared` : runs[0].name;
   const words = several ? runs.map((run) => run.name).join(", ") : [runs[0].model, runs[0].words].filter(Boolean).join(" · ");
   $("#top").append(
     el("div", { class: "title" },
@@ -30,12 +31,13 @@ function themeSwitch() {
 }
 
 function compared(runs) {
+  const models = runs.some((run) => run.model);
   const names = [...new Set(runs.flatMap((run) => run.figures.map(([name]) => name)))];
   return el("div", { class: "scroll" }, el("table", { class: "grid", id: "compared" },
-    el("thead", {}, el("tr", {}, el("th", {}, "run"), el("th", {}, "model"),
+    el("thead", {}, el("tr", {}, el("th", {}, "run"), models && el("th", {}, "model"),
       names.map((name) => el("th", { class: "n" }, name)))),
     el("tbody", {}, runs.map((run, i) => el("tr", {},
-      el("th", { scope: "row" }, dot(i), run.name), el("td", {}, run.model),
+      el("th", { scope: "row" }, dot(i), run.name), models && el("td", {}, run.model),
       names.map((name) => el("td", { class: "n" },
         (run.figures.find((each) => each[0] === name) || ["", "–"])[1])))))));
 }

@@ -10,7 +10,8 @@ import torch
 from ..evaluation import Evaluation
 from .files import Exhibit
 
-COLUMNS = ("samples", "labels", "predicted", "confidence", "label_rank", "losses")
+COLUMNS = {name: "iu" for name in ("samples", "labels", "predicted", "label_rank")}
+COLUMNS |= {name: "f" for name in ("confidence", "losses")}  # kinds of numbers, as numpy says
 
 
 def answers_exhibit(epoch: int, prefix: str, result: Evaluation) -> Exhibit:
@@ -33,6 +34,8 @@ def evaluation_of(exhibit: Exhibit) -> Evaluation:
         raise ValueError(f"the answers of epoch {exhibit.epoch} are damaged: {error!r}") from None
     classes, count = numbers["num_classes"], len(columns["samples"])
     named = np.concatenate([columns["labels"], columns["predicted"]])
+    if any(column.dtype.kind not in COLUMNS[name] for name, column in columns.items()):
+        raise ValueError(f"the answers of epoch {exhibit.epoch} are numbers of other kinds")
     if any(column.shape != (count,) for column in columns.values()):
         raise ValueError(f"the answers of epoch {exhibit.epoch} have columns of several lengths")
     if named.size and not 0 <= named.min() <= named.max() < classes:

@@ -27,7 +27,7 @@ def origin(run: Run, net: nn.Module) -> dict[str, Any]:
     """Return where a run comes from, as plain JSON."""
     parameters = sum(parameter.numel() for parameter in net.parameters())
     return {
-        "command": command(),
+        **surroundings(),
         "recipe": {key: value for key, value in run.provenance.items() if key != "plan"},
         "processes": {
             "world_size": run.world_size,
@@ -37,6 +37,13 @@ def origin(run: Run, net: nn.Module) -> dict[str, Any]:
             "workers": run.recipe.workers,
         },
         "model": {"parameters": parameters, "plan": run.provenance.get("plan")},
+    }
+
+
+def surroundings() -> dict[str, Any]:
+    """Return what this process is, on which machine, with which code, as plain JSON."""
+    return {
+        "command": command(),
         "versions": versions(),
         "machine": machine(),
         "git": git_state(Path.cwd()),
