@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import csv
-import json
 import math
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from vit_rpe.files import read_regular
-from vit_rpe.training import CheckpointError, Recipe, RecipeError, load_recipe
+from vit_rpe.training import CheckpointError, Recipe, RecipeError, load_recipe, read_log
 
-LARGEST = 1 << 28  # bytes of a log that is read
+LARGEST = 1 << 28  # bytes of a table that is read
 MOST_BAD = 200  # bad samples that are named
 
 
@@ -53,7 +52,7 @@ def read_run(path: str | Path) -> RunRecord:
     except RecipeError as error:
         raise CheckpointError(f"{path} is a run of another version: {error}") from None
     notes: list[str] = []
-    log = _log(folder / "log.jsonl", notes)
+    log = _log(folder, notes)
     bad = [
         [split, *row]
         for split in ("train", "val")
@@ -69,19 +68,14 @@ def number(value: Any) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def _log(path: Path, notes: list[str]) -> list[dict[str, Any]]:
-    lines, damaged = [], 0
-    for text in _text(path, notes).splitlines():
-        try:
-            line = json.loads(text)
-        except (ValueError, RecursionError):
-            line = None
-        if isinstance(line, dict):
-            lines.append(line)
-        else:
-            damaged += bool(text.strip())
+def _log(folder: Path, notes: list[str]) -> list[dict[str, Any]]:
+    try:
+        lines, damaged = read_log(folder)
+    except OSError as error:
+        notes.append(str(error))
+        return []
     if damaged:
-        notes.append(f"{path.name}: {damaged} lines cannot be read")
+        notes.append(f"log.jsonl: {damaged} lines cannot be read")
     return lines
 
 
