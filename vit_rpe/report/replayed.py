@@ -98,7 +98,7 @@ def table(seen: Seen) -> str:
     lines = []
     for name, *numbers in cells:
         right = (f"{each:>{width}}" for each, width in zip(numbers, widths[1:], strict=True))
-        lines.append("  ".join([f"{name:<{widths[0]}}", *right]))
+        lines.append("  ".join([f"{name:<{widths[0]}}", *right]).rstrip())
     return "\n".join(lines)
 
 

@@ -46,9 +46,9 @@ def settle(start: Start, accelerator: Accelerator, command: tuple[object, ...]) 
 def differences(start: Start, accelerator: Accelerator, plan: Any) -> list[str]:
     """Say in which ways this place is another than that of a start: bits may differ then."""
     then = {**start.part("versions"), "processor": start.part("machine").get("cpu")}
-    then.update(device=start.process("device"), attention=start.part("model").get("plan"))
+    then.update(device=start.process("device"), attention=_way(start.part("model").get("plan")))
     here = {**versions(), "processor": machine()["cpu"]}
-    here.update(device=device_name(accelerator.device), attention=plan)
+    here.update(device=device_name(accelerator.device), attention=_way(plan))
     return [*_unequal(then, here)]
 
 
@@ -56,6 +56,11 @@ def _unequal(then: Mapping[str, Any], here: Mapping[str, Any]) -> Iterator[str]:
     for name, before in then.items():
         if before is not None and before != here.get(name):
             yield f"{name} {before} then, {here.get(name)} here"
+
+
+def _way(plan: Any) -> Any:
+    """Return the path and the form of a plan; the reason is another one now: it was recorded."""
+    return plan.partition(":")[0] if isinstance(plan, str) else plan
 
 
 def _processes(count: int) -> str:
