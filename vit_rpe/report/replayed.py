@@ -140,9 +140,10 @@ def _compared(replayed: Replayed) -> str:
     """Say what was compared: a step that differs would not have come to this."""
     count = replayed.compared
     if not replayed.step_compared:
-        others = f"; {counted(count, 'step')} before it equal, bit for bit" if count else ""
+        others = f"; {counted(count, 'step')} before it: equal, bit for bit" if count else ""
         return f"the run recorded nothing of this step{others}"
-    before = f", as are {counted(count - 1, 'step')} before it" if count > 1 else ""
+    are = "is" if count == 2 else "are"
+    before = f", as {are} {counted(count - 1, 'step')} before it" if count > 1 else ""
     return f"equal, bit for bit: loss, gradient norm and learning rate{before}"
 
 

@@ -17,6 +17,8 @@ from typing import Any
 
 from accelerate import Accelerator
 
+from vit_rpe.program import program
+
 from ..assembly.assemble import assemble
 from ..distributed import accelerator_for, broadcast, on_main
 from ..errors import CheckpointError, Unequal
@@ -73,7 +75,7 @@ def replay_step(
         raise CheckpointError(f"{run} has made {history.last} steps: there is no step {step}")
     route = find_route(history, step, whole)
     for note in route.notes:
-        say(f"warning: {note}")
+        say(f"{program('replay')}: warning: {note}")
     way = Walk(history, route, first if whole else None, changes or {}, say)
     return way.walk()
 
@@ -143,7 +145,7 @@ class Walk:
             )
         self.here = differences(leg.start, accelerator, trainer.run.provenance.get("plan"))
         for each in self.here:
-            self.say(f"warning: {each}: the bits may differ")
+            self.say(f"{program('replay')}: warning: {each}: the bits may differ")
         return trainer
 
     def _along(self, leg: Leg, trainer: Trainer) -> View | None:
