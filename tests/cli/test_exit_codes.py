@@ -21,6 +21,7 @@ MISSING = {  # a file that is not there
     "study": ["nowhere"],
     "graphs": None,  # a table that is not there is a wrong value
     "report": ["nowhere"],
+    "replay": ["nowhere", "--step", "1"],
 }
 VALUES = {  # a value that cannot be, and what is wanted
     "train": (["--recipe", "quickstart", "epochs=-1"], "epochs"),
@@ -35,6 +36,7 @@ VALUES = {  # a value that cannot be, and what is wanted
     "study": (["digits_masks", "--jobs", "0"], "--jobs: wanted a whole number above 0, got '0'"),
     "graphs": (["nonsense"], "nonsense"),
     "report": (["x", "--limit", "0"], "--limit"),
+    "replay": (["x", "--first", "los > 1"], "--first: no figure of a step is called 'los'"),
 }
 
 

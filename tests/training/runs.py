@@ -98,6 +98,7 @@ def assert_same_run(one: Path, other: Path, names: tuple[str, ...] = ("last", "b
     ours, theirs = (progress(run) for run in (one, other))
     assert _plain_names(ours) == _plain_names(theirs)
     assert losses(one) == losses(other)
+    assert (one / "steps.f64").read_bytes() == (other / "steps.f64").read_bytes()
 
 
 def progress(run: Path) -> dict[str, Any]:

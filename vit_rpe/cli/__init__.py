@@ -30,6 +30,7 @@ COMMANDS: dict[str, str] = {  # name -> what it does, in one line, in the order 
     "study": "train variants of a recipe with several seeds, and compare them with error bars",
     "graphs": "run the paper's graph experiments: GKAT and its rivals",
     "report": "make a page to look at of a run, or of several, compared",
+    "replay": "make a past step of a run again, and look at its batch and its numbers",
     "shards": "make shards of images or videos, or verify them",
     "recipes": "list, show, copy and find the recipes and launch files that are shipped",
     "convert": "turn a softmax ViT of timm into a Performer",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,9 +10,9 @@ from typing import Any
 
 from vit_rpe.files import read_regular
 from vit_rpe.messages import counted, short
-from vit_rpe.training import CheckpointError, Recipe, RecipeError, load_recipe
+from vit_rpe.training import CheckpointError, Recipe, RecipeError, load_recipe, read_log
 
-LARGEST = 1 << 28  # bytes of a log that is read
+LARGEST = 1 << 28  # bytes of a table that is read
 MOST_BAD = 200  # bad samples that are named
 LONGEST = 2000  # characters of a text
 
@@ -55,7 +54,7 @@ def read_run(path: str | Path) -> RunRecord:
     except RecipeError as error:
         raise CheckpointError(f"{path} is a run of another version: {error}") from None
     notes: list[str] = []
-    log = _log(folder / "log.jsonl", notes)
+    log = _log(folder, notes)
     bad = [
         [short(cell, LONGEST) for cell in (split, *row)]
         for split in ("train", "val")
@@ -71,23 +70,14 @@ def number(value: Any) -> float | None:
     return value if abs(value) <= sys.float_info.max else None
 
 
-def _is_step(value: Any) -> bool:
-    return type(value) is int and 0 <= value < 1 << 53  # what a page can count to
-
-
-def _log(path: Path, notes: list[str]) -> list[dict[str, Any]]:
-    lines, damaged = [], 0
-    for text in _text(path, notes).splitlines():
-        try:
-            line = json.loads(text)
-        except (ValueError, RecursionError):
-            line = None
-        if isinstance(line, dict) and _is_step(line.get("step")):
-            lines.append(line)
-        else:
-            damaged += bool(text.strip())
+def _log(folder: Path, notes: list[str]) -> list[dict[str, Any]]:
+    try:
+        lines, damaged = read_log(folder)
+    except OSError as error:
+        notes.append(str(error))
+        return []
     if damaged:
-        notes.append(f"{path.name}: {counted(damaged, 'line')} cannot be read")
+        notes.append(f"log.jsonl: {counted(damaged, 'line')} cannot be read")
     return lines
 
 

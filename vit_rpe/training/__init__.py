@@ -15,7 +15,7 @@ from .assembly.model import build_model, unseen_pixels
 from .assembly.shards import validation_shards
 from .assembly.train import train
 from .distributed import choose_device, launched_rank, main_first, make_accelerator, say, shut_down
-from .errors import CheckpointError, Diverged, Miscounted, RecipeError, Stopped
+from .errors import CheckpointError, Diverged, Miscounted, RecipeError, Stopped, Unequal
 from .evaluation import Evaluation, class_logits, evaluate
 from .exhibits.answers import evaluation_of
 from .exhibits.batches import visible
@@ -28,23 +28,34 @@ from .recipe.schema import Recipe
 from .recipe.table import table as recipe_table
 from .record.evaluation_results import results_folder, results_line, save_results
 from .record.find import find_checkpoint, find_model, is_average, run_of, saved_recipe
-from .record.log import read_summary
+from .record.log import json_number, read_log, read_summary
 from .record.meter import peak_memory
 from .record.saved_model import class_names, load_model, with_classes
 from .reordering import Reordered, class_order
+from .replay.activations import Activations, Range
+from .replay.condition import Condition, parse_condition
+from .replay.layers import layer_of
+from .replay.view import Seen
+from .replay.walk import Replayed, replay_step
 from .run import Run, run_folder, start_run
 
 __all__ = [
+    "Activations",
     "CheckpointError",
+    "Condition",
     "Diverged",
     "Evaluation",
     "Exhibit",
     "Miscounted",
+    "Range",
     "Recipe",
     "RecipeError",
     "Reordered",
+    "Replayed",
     "Run",
+    "Seen",
     "Stopped",
+    "Unequal",
     "as_bytes",
     "assemble",
     "build_model",
@@ -56,26 +67,31 @@ __all__ = [
     "dry_run",
     "evaluate",
     "evaluation_loader",
-    "evaluation_transform",
     "evaluation_of",
+    "evaluation_transform",
     "find_checkpoint",
     "find_model",
     "from_bytes",
     "git_state",
     "is_average",
+    "json_number",
     "launched_rank",
+    "layer_of",
     "load_model",
     "load_recipe",
     "machine",
     "main_first",
     "make_accelerator",
     "offset_tables",
+    "parse_condition",
     "peak_memory",
-    "read_mapping",
-    "read_summary",
     "provenance",
     "read_exhibits",
+    "read_log",
+    "read_mapping",
+    "read_summary",
     "recipe_table",
+    "replay_step",
     "results_folder",
     "results_line",
     "run_folder",

@@ -23,3 +23,7 @@ class Miscounted(RuntimeError):
 
 class Diverged(RuntimeError):
     """The end of a run in which too many losses or gradients were not finite."""
+
+
+class Unequal(RuntimeError):
+    """A step that was made again and did not come to what its run recorded."""

@@ -60,7 +60,7 @@ def test_the_guard_skips_and_then_stops(place, world):
     report = json.loads((place / name / "divergence.json").read_text())
     assert [part["rank"] for part in report] == list(range(world))
     last = report[-1]
-    assert last["step"] == 4 and len(last["keys"]) == 8 // world and last["keys"][0].startswith("k")
+    assert last["step"] == 5 and len(last["keys"]) == 8 // world and last["keys"][0].startswith("k")
     assert {"first_not_finite": "patch_embed.proj", "kind": "Conv2d"} in last["layers"]
     layers = [layer for layer in report[0]["layers"] if "layer" in layer]
     assert [layer["layer"] for layer in layers] == ["blocks.0.attn", "blocks.1.attn"]
@@ -72,4 +72,4 @@ def test_the_guard_skips_and_then_stops(place, world):
         for line in map(json.loads, (place / name / "log.jsonl").read_text().splitlines())
         if line["event"] == "skipped"
     ]
-    assert [line["step"] for line in skipped] == [3, 4]
+    assert [line["step"] for line in skipped] == [4, 5]

@@ -68,7 +68,8 @@ def test_2_processes_with_sgd_equal_1_to_the_last_digits(place):
 
 def test_what_a_run_leaves_behind(plain):
     assert {path.name for path in plain.iterdir()} == {
-        *("recipe.yaml", "summary.csv", "log.jsonl", "tensorboard", "checkpoints", "exhibits")
+        *("recipe.yaml", "summary.csv", "log.jsonl", "steps.f64"),
+        *("tensorboard", "checkpoints", "exhibits"),
     }
     rows = list(csv.DictReader((plain / "summary.csv").open()))
     assert list(rows[0]) == ["epoch", "train_loss", "eval_loss", "eval_top1", "eval_top5", "lr"]

@@ -13,6 +13,7 @@ from ..distributed import on_main, warn
 from ..loop.task import Task, Teacher
 from ..loop.trainer import Trainer
 from ..recipe.file import as_yaml
+from ..recipe.schema import Recipe
 from ..record.find import RECIPE, saved_recipe
 from ..run import Run
 from .loaders import training_loader, validation_loader
@@ -22,13 +23,18 @@ from .resume import check_same
 from .shards import Inputs, open_inputs
 
 
-def assemble(run: Run, resume: Path | None = None) -> Trainer:
-    """Make the trainer of a run; its folder then holds the recipe as it was settled."""
+def assemble(run: Run, resume: Path | None = None, began: Recipe | None = None) -> Trainer:
+    """Make the trainer of a run; its folder then holds the recipe as it was settled.
+
+    `began` is the recipe of the run that wrote the checkpoint `resume`, if it is not the one that
+    stands in that run's folder.
+    """
     inputs = open_inputs(run)
-    net, run = build_planned(run, inputs, resume)
+    began = None if resume is None else began or saved_recipe(resume)
+    net, run = build_planned(run, inputs, began)
     recipe = run.recipe
-    if resume is not None:
-        check_same(recipe, saved_recipe(resume))
+    if began is not None:
+        check_same(recipe, began)
     config: dict[str, Any] = net.pretrained_cfg  # pyright: ignore
     if unseen := unseen_pixels(net, config["input_size"][-1]):
         warn(unseen)

@@ -3,26 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
 from ..distributed import broadcast
-from ..record.find import saved_recipe
+from ..recipe.schema import Recipe
 from ..run import Run
 from .model import build_model
 from .shards import Inputs
 
 
-def build_planned(run: Run, inputs: Inputs, resume: Path | None) -> tuple[nn.Module, Run]:
+def build_planned(run: Run, inputs: Inputs, began: Recipe | None) -> tuple[nn.Module, Run]:
     """Build the model with the same attention path on every rank, and record it in the recipe.
 
-    The path is chosen for the device and the batch that the model will have, wherever it is built.
+    The path is that of the recipe `began` of a run that is resumed, else it is chosen for the
+    device and the batch that the model will have, wherever it is built.
     """
-    if resume is not None:
-        run = _with_path(run, saved_recipe(resume).model_kwargs.get("path"))
+    if began is not None:
+        run = _with_path(run, began.model_kwargs.get("path"))
     torch.manual_seed(run.recipe.seed)
     net: Any = build_model(run.recipe, inputs.num_classes, inputs.train.classes)
     if attention_path(net) is None:

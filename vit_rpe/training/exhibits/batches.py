@@ -27,13 +27,15 @@ def visible(images: Tensor, config: dict[str, Any]) -> Tensor:
     return pixels.round().clamp(0, 255).to(torch.uint8)
 
 
-def batch_exhibit(batch: Batch, images: Tensor, targets: Tensor, config: dict[str, Any]) -> Exhibit:
+def batch_exhibit(
+    batch: Batch, images: Tensor, targets: Tensor, config: dict[str, Any], most: int = SAMPLES
+) -> Exhibit:
     """Keep the first samples of a batch, some frames of each, no larger than they are looked at."""
-    images = images[:SAMPLES]
+    images = images[:most]
     if images.ndim == 5:
         images = images[:, :, _spread(images.shape[2], FRAMES)]
     stride = -(-max(images.shape[-2:]) // SIDE)
-    weights, classes = targets[:SAMPLES].float().topk(min(PARTS, targets.shape[1]), 1)
+    weights, classes = targets[:most].float().topk(min(PARTS, targets.shape[1]), 1)
     return Exhibit(
         "batch",
         batch.epoch,
@@ -42,7 +44,7 @@ def batch_exhibit(batch: Batch, images: Tensor, targets: Tensor, config: dict[st
             "classes": classes,
             "weights": weights,
         },
-        {"step": batch.step, "keys": batch.keys[:SAMPLES]},
+        {"step": batch.step, "keys": batch.keys[:most]},
     )
 
 

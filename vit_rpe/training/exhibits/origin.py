@@ -23,15 +23,20 @@ PACKAGES = ("vit_rpe", "torch", "torchvision", "timm", "accelerate", "numpy", "w
 GIT_PATIENCE = 5.0  # seconds
 
 
-def origin(run: Run, net: nn.Module) -> dict[str, Any]:
-    """Return where a run comes from, as plain JSON."""
+def origin(run: Run, net: nn.Module, data: str | None = None) -> dict[str, Any]:
+    """Return where a run comes from, as plain JSON; `data` is the digest of its shards.
+
+    All keys of the recipe are there as they are from this start on: some may change at the next.
+    """
     parameters = sum(parameter.numel() for parameter in net.parameters())
     return {
         **surroundings(),
         "recipe": {key: value for key, value in run.provenance.items() if key != "plan"},
+        "settled": run.recipe.model_dump(),
+        "data": data,
         "processes": {
             "world_size": run.world_size,
-            "device": _device(run.device),
+            "device": device_name(run.device),
             "precision": str(run.precision),
             "threads": torch.get_num_threads(),
             "workers": run.recipe.workers,
@@ -95,7 +100,8 @@ def _git(folder: Path, *arguments: str) -> str | None:
     return None
 
 
-def _device(device: torch.device) -> str:
+def device_name(device: torch.device) -> str:
+    """Return the name of a GPU, or the kind of another device."""
     return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
 
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from vit_rpe.data import Batch
+from vit_rpe.program import typed
 
 from ..distributed import barrier, gather_objects, is_sharded
 from ..errors import Diverged
@@ -36,7 +37,7 @@ class Guard:
         layers = [] if is_sharded(accelerator) else layer_figures(net, batch.images)
         mine = {
             "rank": self.run.rank,
-            "step": batch.step,
+            "step": batch.step + 1,
             "epoch": batch.epoch + 1,
             "loss": json_number(loss),
             "keys": batch.keys,
@@ -46,9 +47,11 @@ class Guard:
         if self.run.is_main:
             self.path.write_text(json.dumps(everyone, indent=1) + "\n")
         barrier(accelerator)
+        again = typed("replay", self.run.folder, "--first", "nonfinite")
         raise Diverged(
             f"loss or gradient of {skipped} steps of epoch {batch.epoch + 1} was not finite, "
-            f"max_skipped_steps is {self.budget}; samples and layers are in {self.path}"
+            f"max_skipped_steps is {self.budget}; samples and layers are in {self.path}; to see "
+            f"the first such step: {again}"
         )
 
 

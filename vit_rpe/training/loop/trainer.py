@@ -31,9 +31,11 @@ from ..record.meter import meter_for
 from ..record.model_card import ModelCard
 from ..record.progress import Progress, RunState, read_progress
 from ..record.progress_bar import ProgressBar, duration
+from ..record.steps import Outcome
 from ..run import Run
 from .guard import Guard
 from .learner import Learner
+from .observer import Observer
 from .pulse import Pulse
 from .signals import StopFlag
 from .task import Task
@@ -71,6 +73,7 @@ class Trainer:
         self.model_args, self.steps_per_epoch = model_args, loader.plan.steps
         self.state, self.stop, self.pulse = RunState(), StopFlag(), Pulse(run.folder)
         self.lock: FolderLock | None = None
+        self.observer: Observer | None = None
         progress, snapshot = None, None
         if resume is not None:
             progress, snapshot = read_progress(resume, loader.shards, run.recipe.data_dir)
@@ -140,13 +143,22 @@ class Trainer:
         images, targets = self.task.targets(batch)
         if at in self.collector.batch_steps:
             self.collector.batch(batch, images, targets)
+        if self.observer is not None:
+            self.observer.batch(batch, images, targets)
         loss = learner.backward(self.task, images, targets, at)
+        if self.observer is not None:
+            self.observer.gradients()
         step = self._agree(loss, learner.clip())
         learner.update(at, step.finite)
-        if not step.finite and not learner.scale_was_too_large(step.loss):
+        skipped = not step.finite and not learner.scale_was_too_large(step.loss)
+        outcome = Outcome(at + 1, step.loss, step.gradient_norm, learner.lr, skipped)
+        self.log.write_step(outcome)
+        if self.observer is not None:
+            self.observer.outcome(outcome)
+        if skipped:
             self.state.skipped += 1
-            self.bar.line(f"step {at} skipped: loss {step.loss}, gradient {step.gradient_norm}")
-            self.log.write("skipped", at, keys=batch.keys, loss=str(step.loss))
+            self.bar.line(f"step {at + 1} skipped: loss {step.loss}, gradient {step.gradient_norm}")
+            self.log.write("skipped", at + 1, keys=batch.keys, loss=str(step.loss))
             self.guard.check(self.state.skipped, learner.net, batch, float(loss))
         return step
 
@@ -187,10 +199,7 @@ class Trainer:
         for prefix, result in results.items():
             row.update({f"{prefix}_{name}": value for name, value in result.metrics.items()})
         row["lr"] = self.learner.lr
-        metric: float | None = row.get(self.recipe.best_of)
-        self.learner.schedule.after_epoch(state.epoch + 1, metric)
-        state.history.append(row)
-        state.epoch, state.loss_sum, state.loss_steps, state.skipped = state.epoch + 1, 0.0, 0, 0
+        metric = self.count_epoch(row)
         self.log.write("epoch", state.step, **row, evaluated=self.recipe.validation)
         sign = -1 if self.recipe.eval_metric == "loss" else 1
         score = None if metric is None else sign * metric
@@ -203,6 +212,14 @@ class Trainer:
         self.collector.answers(state.epoch, results, deciding, state.ranking)
         self.collector.masks(state.epoch, state.step)
 
+    def count_epoch(self, row: dict[str, Any]) -> float | None:
+        """Go on to the next epoch, with the figures of this one; return the one that decides."""
+        state, metric = self.state, row.get(self.recipe.best_of)
+        self.learner.schedule.after_epoch(state.epoch + 1, metric)
+        state.history.append(row)
+        state.epoch, state.loss_sum, state.loss_steps, state.skipped = state.epoch + 1, 0.0, 0, 0
+        return metric
+
     def _epoch_in_words(self, row: dict[str, Any]) -> str:
         """Return the figures of an epoch that fit into a line, as summary.csv names them."""
         wanted = ("train_loss", "eval_loss", "eval_top1", f"eval_{self.recipe.eval_metric}")
@@ -211,9 +228,9 @@ class Trainer:
 
     def _evaluated(self, epoch: int) -> dict[str, Evaluation]:
         """Evaluate the model and its average, by their prefixes, if an evaluation is due."""
-        due = epoch == self.epochs or epoch % self.recipe.val_interval == 0
-        if self.val_loader is None or not due:
+        if not self.is_evaluated(epoch):
             return {}
+        assert self.val_loader is not None
         found: dict[str, Evaluation] = {}
         try:
             for prefix, model in self.learner.models().items():
@@ -228,6 +245,11 @@ class Trainer:
         except Interrupted:
             self._save_and_stop()
         return found
+
+    def is_evaluated(self, epoch: int) -> bool:
+        """Return whether there is an evaluation after an epoch; epochs count from 1."""
+        due = epoch == self.epochs or epoch % self.recipe.val_interval == 0
+        return self.val_loader is not None and due
 
     def _stop_in_evaluation(self) -> bool:
         self.pulse.at(f"the evaluation after step {self.state.step}")
@@ -276,7 +298,7 @@ class Trainer:
         position, history = self._log_position, state.history
         main_first(self.accelerator, lambda: self.log.open(state.step, position, history, settings))
         if self.accelerator.is_main_process:
-            told = origin(self.run, self.learner.net)
+            told = origin(self.run, self.learner.net, self.loader.shards.digest)
             self.log.write("start", state.step, **told, warnings=take_warnings())
         self.collector.begin(state.epoch, state.step)
 

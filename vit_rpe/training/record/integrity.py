@@ -35,11 +35,12 @@ class State:
     @property
     def age(self) -> tuple[int, int, int]:
         """A key that grows from checkpoint to checkpoint of a run."""
-        counters = self.progress.get("state")
-        if not isinstance(counters, dict):
-            counters = {}
-        step, epoch = (counters.get(name) for name in ("step", "epoch"))
-        return self.serial, _number(step), _number(epoch)
+        return self.serial, self.step, self._counter("epoch")
+
+    @property
+    def step(self) -> int:
+        """The steps that the run had made."""
+        return self._counter("step")
 
     @property
     def ranking(self) -> list[str]:
@@ -47,6 +48,11 @@ class State:
         counters = self.progress.get("state")
         ranking = counters.get("ranking") if isinstance(counters, dict) else None
         return [str(entry[0]) for entry in ranking or [] if isinstance(entry, list) and entry]
+
+    def _counter(self, name: str) -> int:
+        counters = self.progress.get("state")
+        value = counters.get(name) if isinstance(counters, dict) else None
+        return value if isinstance(value, int) else 0
 
 
 def read_state(folder: Path) -> State:
@@ -117,7 +123,3 @@ def _check_file(folder: Path, name: str, state: State) -> None:
 def checksum_of(state: dict[str, Any]) -> str:
     """Return the checksum of a state, as state.json holds it."""
     return hashlib.sha256(json.dumps(state).encode()).hexdigest()
-
-
-def _number(value: Any) -> int:
-    return value if isinstance(value, int) else 0

@@ -1,4 +1,4 @@
-"""The log of a run: summary.csv, log.jsonl and trackers."""
+"""The log of a run: summary.csv, log.jsonl, steps.f64 and trackers."""
 
 from __future__ import annotations
 
@@ -10,16 +10,18 @@ import os
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, BinaryIO, TextIO
 
 from torch import Tensor
 
-from vit_rpe.files import atomic_write
+from vit_rpe.files import atomic_write, read_regular
 
 from ..run import Run
+from .steps import ROW, STEPS, Outcome
 
 SUMMARY, LOG, TRACKER = "summary.csv", "log.jsonl", "tensorboard"
 COLUMNS = ("epoch", "train_loss", "eval_loss", "eval_top1", "eval_top5", "lr")  # timm's
+LARGEST = 1 << 28  # bytes of a log that is read
 EMA_COLUMNS = ("ema_loss", "ema_top1", "ema_top5")
 
 
@@ -31,6 +33,7 @@ class RunLog:
         self.columns: tuple[str, ...] = COLUMNS + (EMA_COLUMNS if run.recipe.model_ema else ())
         self._part = run.recipe.validation if run.recipe.val_fraction else None
         self._file: TextIO | None = None
+        self._steps: BinaryIO | None = None
 
     def open(
         self,
@@ -45,6 +48,8 @@ class RunLog:
             path.touch()
             os.truncate(path, min(position, path.stat().st_size))
             self._file = open(path, "a", encoding="utf-8")  # noqa: SIM115  closed by close()
+            self._steps = open(self.folder / STEPS, "ab", buffering=0)  # noqa: SIM115
+            self._steps.truncate(step * ROW.size)  # or longer, where steps were not recorded
             self._summary(history)
         options = {TRACKER: {"purge_step": step}}
         self.accelerator.init_trackers(TRACKER, init_kwargs=options)
@@ -70,6 +75,11 @@ class RunLog:
             if numbers:
                 self.accelerator.log(numbers, step=step)
 
+    def write_step(self, outcome: Outcome) -> None:
+        """Append the figures of a step to steps.f64."""
+        if self._steps is not None:
+            self._steps.write(ROW.pack(*outcome))
+
     def picture(self, name: str, pixels: Tensor, step: int) -> None:
         """Show a picture in TensorBoard: bytes (1 or 3 colors, rows, columns)."""
         for tracker in self.accelerator.trackers:
@@ -86,9 +96,10 @@ class RunLog:
         for tracker in self.accelerator.trackers:
             tracker.finish()
         self.accelerator.trackers = []
-        if self._file is not None:
+        if self._file is not None and self._steps is not None:
             self._file.close()
-            self._file = None
+            self._steps.close()
+            self._file = self._steps = None
 
     def _summary(self, history: Sequence[dict[str, Any]]) -> None:
         """Write all rows that the checkpoint knows, so that no epoch appears twice.
@@ -116,6 +127,29 @@ def read_summary(run: str | Path) -> list[dict[str, float]]:
         rows = list(csv.DictReader(file))
     wanted = {*COLUMNS, *EMA_COLUMNS}
     return [{k: float(v) for k, v in row.items() if k in wanted and v} for row in rows]
+
+
+def read_log(run: Path) -> tuple[list[dict[str, Any]], int]:
+    """Return the lines of a run's log, and the number of those that cannot be read."""
+    try:
+        text = read_regular(run / LOG, LARGEST).decode(errors="replace")
+    except FileNotFoundError:
+        return [], 0
+    lines, damaged = [], 0
+    for each in text.splitlines():
+        try:
+            line = json.loads(each)
+        except (ValueError, RecursionError):
+            line = None
+        if isinstance(line, dict) and _is_step(line.get("step")):
+            lines.append(line)
+        else:
+            damaged += bool(each.strip())
+    return lines, damaged
+
+
+def _is_step(value: Any) -> bool:
+    return type(value) is int and 0 <= value < 1 << 53  # what a float, and so a page, can count to
 
 
 def json_number(value: float) -> float | str:
