@@ -6,7 +6,6 @@ Sources are read, not imported: the site is built without torch.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
 from pathlib import Path
 
 FOLDER = "api"
@@ -16,24 +15,22 @@ BELOW = ("data.making", "data.shards", "masks.helpers")
 
 def api_pages(package: Path) -> dict[str, str]:
     """Return the pages as Markdown, by their path in the site."""
-    return {f"{FOLDER}/{name}.md": _page(f"{package.name}.{name}") for name in rooms(package)}
+    rooms = [path.parent.name for path in package.glob("*/__init__.py") if public_names(path)]
+    pages = {}
+    for room in sorted([*rooms, *BELOW]):
+        place = package.joinpath(*room.split("."))
+        names = public_names(place / "__init__.py" if place.is_dir() else place.with_suffix(".py"))
+        pages[f"{FOLDER}/{room}.md"] = _page(f"{package.name}.{room}", names)
+    return pages
 
 
-def rooms(package: Path) -> list[str]:
-    """Return the modules that have a page: packages with public names, and BELOW."""
-    return sorted([path.parent.name for path in package.glob("*/__init__.py") if names(path)] + [*BELOW])
-
-
-def names(path: Path) -> list[str]:
+def public_names(path: Path) -> list[str]:
     """Return the `__all__` of a file, empty where it has none."""
-    return next(_lists(ast.parse(path.read_text())), [])
-
-
-def _lists(tree: ast.Module) -> Iterator[list[str]]:
-    for node in tree.body:
+    for node in ast.parse(path.read_text()).body:
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
-            yield ast.literal_eval(node.value)
+            return ast.literal_eval(node.value)
+    return []
 
 
-def _page(module: str) -> str:
-    return f"# {module}\n\n::: {module}\n"
+def _page(module: str, names: list[str]) -> str:
+    return f"# {module}\n\n::: {module}\n    options:\n      members: {names}\n"
