@@ -1,4 +1,4 @@
-"""What mkdocs calls: pages that are not in docs/ join the site, and links lead to where files are."""
+"""What mkdocs calls: pages from outside docs/ join the site, and links lead to where files are."""
 
 from __future__ import annotations
 
