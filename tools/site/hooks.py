@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from tools.site.api import FOLDER, api_pages
-from tools.site.links import DOCS, PAGES, for_site, in_site, outside
+from tools.site.links import DOCS, PAGES, for_site, in_site, outside, with_titles
 
 ROOT = Path(__file__).parents[2]
 API = api_pages(ROOT / "vit_rpe")
@@ -32,10 +32,20 @@ def on_files(files: Any, config: Any) -> Any:
     return files
 
 
-def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Turn links between files into links between pages."""
+def on_page_markdown(markdown: str, page: Any, config: Any, **_: Any) -> str:
+    """Turn links between files into links between pages, by their titles."""
     path = page.file.src_uri
     if path.startswith(f"{FOLDER}/"):
         return markdown
     sources = {target: source for source, target in PAGES.items()}
-    return for_site(markdown, sources.get(path, f"{DOCS}/{path}"))
+    text = for_site(markdown, sources.get(path, f"{DOCS}/{path}"))
+    return with_titles(text, titles(config.nav))
+
+
+def titles(nav: Any) -> dict[str, str]:
+    """Return the titles of pages in a navigation, by their paths."""
+    found: dict[str, str] = {}
+    for entry in nav:
+        for title, inside in entry.items():
+            found |= {inside: title} if isinstance(inside, str) else titles(inside)
+    return found

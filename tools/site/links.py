@@ -13,6 +13,7 @@ PAGES = {
     "CONTRIBUTING.md": "contributing.md",
     "CHANGELOG.md": "changelog.md",
 }
+_NAMED = re.compile(r"\[(?:\w+/)?\w+\.md\](?=\((\w+\.md))")
 _LINK = re.compile(r"(?<=\]\()(?!\w+:|#)([^)\s#]+)")
 
 
@@ -29,6 +30,11 @@ def for_site(text: str, source: str) -> str:
         return posixpath.relpath(in_site(_in_repository(found[1], source)), here or ".")
 
     return _LINK.sub(moved, text)
+
+
+def with_titles(text: str, titles: dict[str, str]) -> str:
+    """Return a text whose links have the titles of pages in place of the names of files."""
+    return _NAMED.sub(lambda found: f"[{titles[found[1]]}]", text)
 
 
 def in_site(path: str) -> str:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 import yaml
 
 from tools.site import hooks
@@ -25,17 +25,13 @@ Loader.add_multi_constructor("tag:yaml.org,2002:python/", lambda *_: None)
 CONFIG = yaml.load((ROOT / "mkdocs.yml").read_text(), Loader)  # noqa: S506
 
 
-def pages(nav: Any) -> Iterator[str]:
-    """The pages of a navigation, in its order."""
-    if isinstance(nav, str):
-        yield nav
-    for entry in nav.values() if isinstance(nav, dict) else nav if isinstance(nav, list) else ():
-        yield from pages(entry)
+def pages(nav: Any) -> list[str]:
+    return sorted(hooks.titles(nav))
 
 
-def test_every_page_is_in_the_navigation_once():
+def test_every_page_is_in_the_navigation():
     written = sorted(path.name for path in (ROOT / "docs").glob("*.md"))
-    assert sorted(pages(CONFIG["nav"])) == sorted([*written, *PAGES.values()])
+    assert pages(CONFIG["nav"]) == sorted([*written, *PAGES.values()])
 
 
 def test_the_api_pages_join_the_navigation():
@@ -52,11 +48,19 @@ def test_readme_names_every_page():
     assert sorted(linked) == sorted(path.name for path in (ROOT / "docs").glob("*.md"))
 
 
-def test_pages_of_the_root_have_the_links_of_their_place():
-    page = SimpleNamespace(file=SimpleNamespace(src_uri="index.md"))
-    assert hooks.on_page_markdown("[a](docs/data.md)", page=page) == "[a](data.md)"
-    page.file.src_uri = "faq.md"
-    assert hooks.on_page_markdown("[a](../README.md)", page=page) == "[a](index.md)"
+@pytest.mark.parametrize(
+    ("page", "text", "expected"),
+    [
+        ("index.md", "[a](docs/data.md)", "[a](data.md)"),
+        ("faq.md", "[a](../README.md#install)", "[a](index.md#install)"),
+        ("index.md", "[docs/faq.md](docs/faq.md)", "[Questions](faq.md)"),
+        ("data.md", "[faq.md](faq.md#data)", "[Questions](faq.md#data)"),
+        ("api/masks.md", "[a](docs/data.md)", "[a](docs/data.md)"),
+    ],
+)
+def test_pages_have_the_links_of_their_place(page, text, expected):
+    file, config = SimpleNamespace(src_uri=page), SimpleNamespace(nav=CONFIG["nav"])
+    assert hooks.on_page_markdown(text, SimpleNamespace(file=file), config) == expected
 
 
 def test_the_extra_is_pinned():
