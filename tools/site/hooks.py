@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,8 @@ from tools.site.links import DOCS, PAGES, for_site, in_site, outside, with_title
 
 ROOT = Path(__file__).parents[2]
 API = api_pages(ROOT / "vit_rpe")
+# A git host lets a list follow a line of text; Python-Markdown wants an empty line between them.
+_BEFORE_LIST = re.compile(r"^(?![-\s]).*\S$(?=\n- )", re.MULTILINE)
 
 
 def on_config(config: Any) -> Any:
@@ -33,12 +36,12 @@ def on_files(files: Any, config: Any) -> Any:
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, **_: Any) -> str:
-    """Turn links between files into links between pages, by their titles."""
+    """Turn links between files into links between pages, by their titles; make lists lists."""
     path = page.file.src_uri
     if path.startswith(f"{FOLDER}/"):
         return markdown
     sources = {target: source for source, target in PAGES.items()}
-    text = for_site(markdown, sources.get(path, f"{DOCS}/{path}"))
+    text = for_site(_BEFORE_LIST.sub(r"\g<0>\n", markdown), sources.get(path, f"{DOCS}/{path}"))
     return with_titles(text, titles(config.nav))
 
 

@@ -55,10 +55,11 @@ def test_readme_names_every_page():
         ("faq.md", "[a](../README.md#install)", "[a](index.md#install)"),
         ("index.md", "[docs/faq.md](docs/faq.md)", "[Questions](faq.md)"),
         ("data.md", "[faq.md](faq.md#data)", "[Questions](faq.md#data)"),
+        ("changelog.md", "**Data**\n- one\n  more\n- two", "**Data**\n\n- one\n  more\n- two"),
         ("api/masks.md", "[a](docs/data.md)", "[a](docs/data.md)"),
     ],
 )
-def test_pages_have_the_links_of_their_place(page, text, expected):
+def test_pages_have_the_links_of_their_place_and_lists_that_are_seen(page, text, expected):
     file, config = SimpleNamespace(src_uri=page), SimpleNamespace(nav=CONFIG["nav"])
     assert hooks.on_page_markdown(text, SimpleNamespace(file=file), config) == expected
 
