@@ -24,12 +24,7 @@ def links_of(text: str, source: str) -> list[str]:
 
 def for_site(text: str, source: str) -> str:
     """Return the text of a file of the repository with the links that its page has in the site."""
-    here = posixpath.dirname(in_site(source))
-
-    def moved(found: re.Match[str]) -> str:
-        return posixpath.relpath(in_site(_in_repository(found[1], source)), here or ".")
-
-    return _LINK.sub(moved, text)
+    return _LINK.sub(lambda found: in_site(_in_repository(found[1], source)), text)
 
 
 def with_titles(text: str, titles: dict[str, str]) -> str:
@@ -38,7 +33,7 @@ def with_titles(text: str, titles: dict[str, str]) -> str:
 
 
 def in_site(path: str) -> str:
-    """Return where a file of the repository is in the site."""
+    """Return where a file of the repository is in the site, whose pages are all in one folder."""
     return PAGES.get(path) or path.removeprefix(f"{DOCS}/")
 
 
