@@ -7,6 +7,7 @@
 # make test-oldest  the tests with the oldest versions that pyproject.toml allows (.venv-oldest)
 # make test-wheel   builds a wheel, installs it outside the checkout and uses it there
 # make lint         format, lint, types
+# make docs         the documentation as a site that works offline (output/site)
 # make clean        remove caches and output; .venv stays
 #
 # PYTHON=python3.12 make test   picks the interpreter that makes .venv.
@@ -14,6 +15,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.vit_rpe-installed
+DOCS_STAMP := .venv/.vit_rpe-docs-installed
 # Two processes with one thread each: more threads than cores would only get in each other's way.
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 
@@ -25,7 +27,7 @@ OLDEST := .venv-oldest
 OLDEST_TESTS := tests/data tests/training tests/models tests/tools tests/cli tests/attention tests/rpe \
 	tests/graph/test_equivalences.py tests/graph/test_distances.py tests/graph/trees tests/graph/gkat/test_models.py tests/graph/gkat/test_transforms.py tests/test_readme.py
 
-.PHONY: quickstart check gpu-check test test-plain test-fast test-oldest test-wheel lint clean
+.PHONY: quickstart check gpu-check test test-plain test-fast test-oldest test-wheel lint docs clean
 .DELETE_ON_ERROR:
 
 quickstart: $(STAMP)
@@ -70,6 +72,11 @@ lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/basedpyright
 
+# NO_MKDOCS_2_WARNING: the theme advertises its successor in every build.
+docs: $(DOCS_STAMP)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+	@echo "Look at output/site/index.html: it opens in any browser, offline."
+
 clean:
 	rm -rf build output .pytest_cache .ruff_cache .hypothesis
 	find vit_rpe tests tools -name __pycache__ -type d -prune -exec rm -rf {} +
@@ -78,4 +85,10 @@ clean:
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
+	touch $@
+
+# Beside the rest, so that tests need not wait for it.
+$(DOCS_STAMP): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[docs]"
 	touch $@

@@ -113,7 +113,7 @@ def test_the_commands_run_as_written_and_the_examples_after_them(folder, monkeyp
         assert (folder / made).exists(), made
     monkeypatch.chdir(folder)
     names: dict = {}
-    for page in ("predict.md", "training.md"):
+    for page in ("predict.md", "quickstart.md", "training.md"):
         text = (ROOT / "docs" / page).read_text()
         for example in re.findall(r"```python\n(.*?)```", text, re.DOTALL):
             exec(example, names)

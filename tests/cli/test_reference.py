@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import re
-
 import pytest
 
 from tests.cli.reference import PAGE, arguments, name_of, parsers_of, updated
 from vit_rpe.cli import COMMANDS
-from vit_rpe.shipped import HERE
 
 TEXT = PAGE.read_text()
 
@@ -23,11 +20,6 @@ def test_every_command_has_its_examples_and_its_options(command):
     section = section.partition("\n## ")[0]
     assert found and f"vit-rpe {command} " in section.partition("```sh")[2]
     assert f"<!-- options of {command} -->" in section
-
-
-def test_every_variable_that_is_read_is_named():
-    source = "".join(path.read_text() for path in HERE.rglob("*.py"))
-    assert set(re.findall(r"VIT_RPE_[A-Z_]+", source)) <= set(re.findall(r"VIT_RPE_[A-Z_]+", TEXT))
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -1,7 +1,7 @@
 """The schema of a recipe: every key with its type, default and meaning, in one place.
 
-Names are timm's where timm has one. `vit-rpe train --help-recipe` prints the keys as a table, and
-docs/recipes.md holds it. A key that may differ when a run is resumed is marked `MayChange`. What
+Names are timm's where timm has one. `vit-rpe train --help-recipe` prints the keys in tables, and
+docs/recipes.md holds them. A key that may differ when a run is resumed is marked `MayChange`. What
 keys must fulfill together is checked right below them.
 """
 

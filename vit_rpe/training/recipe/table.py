@@ -1,4 +1,4 @@
-"""The keys of a recipe as a Markdown table, for `--help-recipe` and docs/recipes.md."""
+"""The keys of a recipe as Markdown tables, for `--help-recipe` and docs/recipes.md."""
 
 from __future__ import annotations
 
@@ -7,14 +7,30 @@ from typing import Any
 
 from .schema import Recipe
 
+# The groups of the schema, each by its first key.
+GROUPS = {
+    "model": "Model",
+    "data_dir": "Data",
+    "batch_size": "Batches and length",
+    "no_aug": "Augmentation",
+    "mixup": "Loss",
+    "opt": "Optimizer",
+    "sched": "Schedule",
+    "model_ema": "Averaging, precision",
+    "output": "The run",
+}
+
 
 def table() -> str:
-    """Return all keys as a Markdown table."""
-    lines = ["| key | type | default | meaning |", "|---|---|---|---|"]
+    """Return all keys as Markdown: a heading and a table for each group."""
+    lines: list[str] = []
     for name, schema in Recipe.model_json_schema()["properties"].items():
+        if name in GROUPS:
+            lines += ["", f"## {GROUPS[name]}", ""]
+            lines += ["| key | type | default | meaning |", "|---|---|---|---|"]
         default = "**required**" if "default" not in schema else f"`{_shown(schema['default'])}`"
         lines.append(f"| `{name}` | {_kind(schema)} | {default} | {schema['description']} |")
-    return "\n".join(lines)
+    return "\n".join(lines).strip()
 
 
 def _shown(value: Any) -> str:

@@ -1,0 +1,1 @@
+"""What the documentation site has beyond docs/; `make docs` builds it (mkdocs.yml)."""
