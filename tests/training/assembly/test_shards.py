@@ -100,7 +100,7 @@ def test_a_source_of_data_leaves_shards_of_others_alone(tmp_path):
     assert files(tmp_path) == before
 
 
-def test_a_source_of_data_completes_what_was_begun(tmp_path, monkeypatch):
+def test_a_source_of_data_completes_what_was_begun(tmp_path, monkeypatch, capsys):
     make_shards(digits()["train"], tmp_path, "train", ImagePreparation())
     recipe = TrainingRecipe(**RUN, data_dir=str(tmp_path))
     assert inputs._inputs(recipe, Images(), make=True).val.num_samples == 355  # pyright: ignore
@@ -108,3 +108,5 @@ def test_a_source_of_data_completes_what_was_begun(tmp_path, monkeypatch):
     start = time.perf_counter()
     inputs._inputs(recipe, Images(), make=True)
     assert time.perf_counter() - start < 5
+    line = f"vit_rpe makes the data, once: digits, in {tmp_path}\n"
+    assert capsys.readouterr().err.count(line) == 1  # it takes a while, so it is announced

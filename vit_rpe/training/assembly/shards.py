@@ -21,7 +21,7 @@ from vit_rpe.data import (
 from vit_rpe.extras import MissingExtra
 from vit_rpe.program import typed
 
-from ..distributed import main_first
+from ..distributed import main_first, say
 from ..errors import RecipeError
 from ..recipe.schema import Recipe
 from ..recipe.sources import SOURCES
@@ -84,6 +84,7 @@ def _make(recipe: Recipe) -> None:
     found = set() if info is None else set(info.splits)
     if {recipe.train_split, recipe.val_split or recipe.train_split} <= found:
         return
+    say(f"vit_rpe makes the data, once: {recipe.data_source}, in {recipe.data_dir}")
     made = SOURCES[recipe.data_source]
     # splits that exist come first: shards of another source are noticed before any is added
     for split, samples in sorted(made.splits().items(), key=lambda each: each[0] not in found):
