@@ -145,12 +145,12 @@ def kernels(kind: str) -> list[KernelName]:
 
 def _options(kind: str) -> tuple[bool, dict[str, Any]]:
     """Whether a kind like linear+elu+floor is softmax, and the constants of its options."""
-    kind, *words = kind.split("+")
+    name, *words = kind.split("+")
     maps = [word for word in words if word in ("elu", "square", "none")]
     known = ["signed", "bias", "floor", "bounded", *maps]
-    if kind not in ("linear", "softmax") or not set(words) <= set(known):
-        raise ValueError(f"wanted linear or softmax, and options like +signed, got {kind} {words}")
-    softmax = kind == "softmax"
+    if name not in ("linear", "softmax") or not set(words) <= set(known):
+        raise ValueError(f"wanted linear or softmax, and options like +signed, got {kind!r}")
+    softmax = name == "softmax"
     return softmax, {
         "FEATURES": "none" if softmax else (maps or ["relu"])[0],
         "NONNEGATIVE": "signed" not in words,
