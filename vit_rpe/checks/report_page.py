@@ -11,10 +11,12 @@ from .numbers import Numbers
 from .speed import Speed
 
 _STYLE = """
-body { font: 15px/1.5 system-ui, sans-serif; max-width: 70em; margin: 2em auto; padding: 0 1em; }
+body { font: 15px/1.5 system-ui, sans-serif; max-width: 84em; margin: 2em auto; padding: 0 1em; }
 table { border-collapse: collapse; margin: 1em 0; font-variant-numeric: tabular-nums; }
 td, th { padding: .2em .8em; text-align: left; border-bottom: 1px solid #ddd; }
-td.number, th.number { text-align: right; }
+td.number, th.number { text-align: right; white-space: nowrap; }
+table:first-of-type td { text-align: left; }
+td:first-child { min-width: 12em; }
 .bad { background: #fbe3e0; } .pass { color: #1a6e3c; } .fail { color: #b3261e; }
 @media (prefers-color-scheme: dark) {
   body { background: #181a1b; color: #ddd; } td, th { border-color: #444; }
@@ -65,7 +67,7 @@ def _numbers(rows: list[Numbers]) -> str:
     body = []
     for x in rows:
         both = [f"{x.errors[name]:.1e} ({x.torch_errors[name]:.1e})" for name in names]
-        bits = f"same, {x.repeats} times" if x.same_bits else "differ"
+        bits = f"same,\u00a0{x.repeats}\u00a0times" if x.same_bits else "differ"
         body.append([x.case, x.dtype, *both, bits])
     return _table(head, body, {i for i, x in enumerate(rows) if x.problem()})
 

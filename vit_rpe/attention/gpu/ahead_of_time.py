@@ -3,7 +3,8 @@
     python -m vit_rpe.attention.gpu.ahead_of_time sm_80,bfloat16,linear,64 gfx942,float16,softmax,32
 
 compiles the kernels of a training step for each target, precision, kind and width (M = D), and
-prints one line of JSON per kernel. Triton's compiler comes with all that it needs; a driver is not
+prints one line of JSON per kernel. After a kind come options: linear+elu+floor+signed,
+softmax+bias+bounded. Triton's compiler comes with all that it needs; a driver is not
 asked for. It must run in a process without TRITON_INTERPRET.
 """
 
@@ -95,15 +96,14 @@ def compiled(
     dtype: torch.dtype,
     width: int,
     config: Configuration | None = None,
-    features: str = "relu",
     kind: str = "linear",
-    bias: bool = False,
 ) -> Report:
     """Compile a kernel for M = D = width, whose strides are multiples of 16."""
-    softmax = kind == "softmax"
+    softmax, options = _options(kind)
     wide = dtype == torch.float16 and not softmax
     if config is None:
-        config = configuration(kernel, width, width, dtype, wide, target.family)
+        how = dtype, wide, target.family, options["FEATURES"]
+        config = configuration(kernel, width, width, *how)
     function = _function(kernel)
     constants = {
         "M": width,
@@ -113,23 +113,18 @@ def compiled(
         "BM": config.bm,
         "BN": config.bn,
         "SOFTMAX": softmax,
-        "FEATURES": "none" if softmax else features,
-        "NONNEGATIVE": True,
-        "BIAS": bias,
-        "FLOOR": False,
-        "BOUNDED": False,
         "WIDE": wide,
+        **options,
         "FIRST": True,
         "BI": config.bm,
         "BE": config.bn,
     }
     source = _source(function, dtype, constants)
-    options = config.options()
-    binary = triton.compile(source, target=target.gpu, options=options)
+    binary = triton.compile(source, target=target.gpu, options=config.options())
     text = assembly(binary, target)
     used = _amd_resources(text) if target.amd else _nvidia_resources(text)
     return Report(
-        kernel=kernel if kernel in ("linear", "softmax", "table") else f"{kind} {kernel}",
+        kernel=kernel if kernel == "table" else kind if kernel in kind else f"{kind} {kernel}",
         target=target.name,
         dtype=str(dtype).removeprefix("torch."),
         width=width,
@@ -144,8 +139,25 @@ def compiled(
 
 def kernels(kind: str) -> list[KernelName]:
     """The kernels of a training step; that of tables is the same for both kinds."""
-    others = {"linear": ("softmax",), "softmax": ("linear", "table")}[kind]
+    others = ("linear", "table") if _options(kind)[0] else ("softmax",)
     return [kernel for kernel in KERNELS if kernel not in others]
+
+
+def _options(kind: str) -> tuple[bool, dict[str, Any]]:
+    """Whether a kind like linear+elu+floor is softmax, and the constants of its options."""
+    name, *words = kind.split("+")
+    maps = [word for word in words if word in ("elu", "square", "none")]
+    known = ["signed", "bias", "floor", "bounded", *maps]
+    if name not in ("linear", "softmax") or not set(words) <= set(known):
+        raise ValueError(f"wanted linear or softmax, and options like +signed, got {kind!r}")
+    softmax = name == "softmax"
+    return softmax, {
+        "FEATURES": "none" if softmax else (maps or ["relu"])[0],
+        "NONNEGATIVE": "signed" not in words,
+        "BIAS": "bias" in words,
+        "FLOOR": "floor" in words,
+        "BOUNDED": "bounded" in words,
+    }
 
 
 def _function(kernel: KernelName) -> Any:

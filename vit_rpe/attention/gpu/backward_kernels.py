@@ -69,13 +69,11 @@ def query_kernel(
         weights = weights_at(table, a[:, None] - b[None, :], entries, SOFTMAX, BOUNDED)
         if BIAS:
             weights += tl.load(bias + t * bias_t + s * bias_s + j, mask=column, other=0.0)[None, :]
-        if SOFTMAX:  # exponentials of keys that are not there may overflow
-            weights = tl.where(column[None, :], weights, float("-inf"))
         # the linear kernel has no use for the products: compiled, they are not computed
         products = multiply(queries, tl.trans(keys))
         slopes = multiply(g, values)
         _, gradient, _ = tile_gradients(
-            products, slopes, weights, over[:, None], lost[:, None], scale, 0.0, SOFTMAX
+            products, slopes, weights, over[:, None], lost[:, None], scale, 0.0, SOFTMAX, True
         )
         found = accumulate(found, gradient, keys, WIDE)
     found = unmapped(raw, found, FEATURES)
@@ -128,7 +126,7 @@ def key_kernel(
         products = multiply(keys, tl.trans(queries))
         slopes = multiply(values, tl.trans(g))
         attention, gradient, of_mask = tile_gradients(
-            products, slopes, weights, over[None, :], lost[None, :], scale, floor, SOFTMAX
+            products, slopes, weights, over[None, :], lost[None, :], scale, floor, SOFTMAX, False
         )
         found_v = accumulate(found_v, attention, g, WIDE)
         found_k = accumulate(found_k, gradient, queries, WIDE)
@@ -198,7 +196,7 @@ def mask_kernel(
         products = multiply(queries, keys)
         slopes = multiply(g, values)
         _, _, gradient = tile_gradients(
-            products, slopes, weights, over[:, None], lost[:, None], scale, 0.0, SOFTMAX
+            products, slopes, weights, over[:, None], lost[:, None], scale, 0.0, SOFTMAX, False
         )
         if BOUNDED:
             gradient = tl.where((index >= 0) & (index < entries), gradient, 0.0)

@@ -69,14 +69,26 @@ _OTHERWISE = {
 }
 
 
+# What differs where ELU is applied inside: its exponentials need registers.
+_ELU = {("sm_80", "narrow"): {("rows", 64): _C(64, 32)}}
+
+
 def configuration(
-    kernel: KernelName, m: int, d: int, dtype: torch.dtype, wide: bool, gpu: Family
+    kernel: KernelName,
+    m: int,
+    d: int,
+    dtype: torch.dtype,
+    wide: bool,
+    gpu: Family,
+    features: str = "none",
 ) -> Configuration:
     """The configuration for M features and D channels; `wide`: products of float32 operands."""
     if kernel == "table":
         return Configuration(32, 64)
-    wide = wide or dtype == torch.float32
+    operands = "wide" if wide or dtype == torch.float32 else "narrow"
     kept = {"key": "keys", "mask": "mask"}.get(kernel, "rows")
     entry = kept, max(32, block(m), block(d))
-    other = _OTHERWISE.get((gpu, "wide" if wide else "narrow"), {})
-    return other.get(entry) or (_WIDE if wide else _NARROW)[entry]
+    tables = [_OTHERWISE.get((gpu, operands), {}), {"narrow": _NARROW, "wide": _WIDE}[operands]]
+    if features == "elu":
+        tables.insert(0, _ELU.get((gpu, operands), {}))
+    return next(table[entry] for table in tables if entry in table)

@@ -255,7 +255,8 @@ class Launcher:
         }
 
     def _config(self, kernel: KernelName) -> Configuration:
-        return configuration(kernel, self.m, self.d, self.q.dtype, self.wide, self.family)
+        how = self.q.dtype, self.wide, self.family, self.options.features
+        return configuration(kernel, self.m, self.d, *how)
 
     def _items(self, rows: int) -> int:
         return self.tables * self.samples * triton.cdiv(self.length, rows)

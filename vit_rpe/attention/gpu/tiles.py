@@ -139,16 +139,19 @@ def accumulate(total, a, b, WIDE: tl.constexpr):
 
 @triton.jit
 def tile_gradients(
-    products, slopes, weights, statistic, shift, scale, floor, SOFTMAX: tl.constexpr
-):
+    products, slopes, weights, statistic, shift, scale, floor,
+    SOFTMAX: tl.constexpr, CLIP: tl.constexpr,
+):  # fmt: skip
     """Return a tile of the attention, and the gradients of q k^T and of the mask.
 
     `products` are q k^T, `slopes` the gradient of the result times v^T. With D the sums of rows
     and y the result, a row's `statistic` and `shift` are 1 / D and -(g . y) / D; for softmax they
-    are log2 D and -(g . y), and `weights` are logarithms.
+    are log2 D and -(g . y), and `weights` are logarithms. CLIP keeps attention to keys that are not
+    there, which is multiplied by zeros, from overflowing: of others it is at most 1.
     """
     if SOFTMAX:
-        attention = tl.exp2((products * scale + weights) * LOG2E - statistic)
+        exponents = (products * scale + weights) * LOG2E - statistic
+        attention = tl.exp2(tl.minimum(exponents, 0.0) if CLIP else exponents)
         slopes = attention * (slopes + shift)
         return attention, slopes * scale, slopes
     else:
