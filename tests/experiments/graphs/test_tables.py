@@ -76,6 +76,7 @@ def test_odd_lines_are_named(tmp_path):
         ("{", "x.jsonl:1: not a line of JSON"),
         ("[]", "x.jsonl:1: not a finished cell: no levels"),
         ('{"levels": {}, "settings": {}}', "x.jsonl:1: not a finished cell: no result"),
+        ('{"levels": {}, "settings": {}, "result": {}}', "not a finished cell: no cpu_seconds"),
     ]:
         file.write_text(text + "\n")
         with pytest.raises(ValueError, match=message):
