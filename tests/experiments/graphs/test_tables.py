@@ -13,8 +13,10 @@ pytest.importorskip("torch_geometric", reason="needs torch-geometric: pip instal
 from vit_rpe.experiments.graphs import TABLES, section  # noqa: E402
 from vit_rpe.experiments.graphs.cells import Cell, Results, results_of, run_cells  # noqa: E402
 from vit_rpe.experiments.graphs.data import Fold  # noqa: E402
+from vit_rpe.experiments.graphs.reports.figures import Series, draw_lines  # noqa: E402
 from vit_rpe.experiments.graphs.run import every_cell, insert_sections  # noqa: E402
 from vit_rpe.experiments.graphs.tables import citation, cycles, motifs, tu, wallclock  # noqa: E402
+from vit_rpe.experiments.study.statistics import estimate  # noqa: E402
 
 ABOUT = {
     "machine": "a machine",
@@ -76,6 +78,7 @@ def test_odd_lines_are_named(tmp_path):
         ("{", "x.jsonl:1: not a line of JSON"),
         ("[]", "x.jsonl:1: not a finished cell: no levels"),
         ('{"levels": {}, "settings": {}}', "x.jsonl:1: not a finished cell: no result"),
+        ('{"levels": {}, "settings": {}, "result": {}}', "not a finished cell: no cpu_seconds"),
     ]:
         file.write_text(text + "\n")
         with pytest.raises(ValueError, match=message):
@@ -271,3 +274,14 @@ def test_depths_that_pass_gkat_are_said(tmp_path):
     assert (
         "GCN is ahead of two-layer GKAT at no depth" in text and "ChebNet 60.0 ± 0.0, met" in text
     )
+
+
+def test_lines_have_a_tick_at_each_place():
+    figure = pytest.importorskip("matplotlib.figure").Figure()
+    axes = figure.subplots()
+    series = [
+        Series("GKAT", (2, 3), (estimate([50.0]), estimate([60.0]))),
+        Series("GAT", (6,), (estimate([55.0, 57.0]),)),
+    ]
+    draw_lines(axes, series, "layers", "accuracy", "cycles")
+    assert axes.get_xticks().tolist() == [2, 3, 6]

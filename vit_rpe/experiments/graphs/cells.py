@@ -17,6 +17,17 @@ Levels = dict[str, str | int]
 Record = dict[str, Any]
 
 
+_FIELDS = {
+    "levels": dict,
+    "settings": dict,
+    "result": dict,
+    "cpu_seconds": float | int,
+    "finished": str,
+    "machine": str,
+    "versions": dict,
+}  # of a line
+
+
 @dataclass(frozen=True)
 class Cell:
     """One run: where it stands in its table, its settings, and the function that makes its result.
@@ -54,8 +65,8 @@ class Results:
             record = json.loads(line)
         except (ValueError, RecursionError):
             raise ValueError(f"{self.path}:{number}: not a line of JSON: {shown(line)}") from None
-        for name in ("levels", "settings", "result"):
-            if not isinstance(record, dict) or not isinstance(record.get(name), dict):
+        for name, kind in _FIELDS.items():
+            if not isinstance(record, dict) or not isinstance(record.get(name), kind):
                 raise ValueError(f"{self.path}:{number}: not a finished cell: no {name}")
         return record
 

@@ -44,6 +44,7 @@ def draw_lines(axes: Any, series: Sequence[Series], x: str, y: str, title: str) 
                 each.places, each.means, yerr=each.deviations, label=each.label, marker="o",
                 markersize=4, capsize=3, linewidth=1.2,
             )  # fmt: skip
+    axes.set_xticks(sorted({place for each in series for place in each.places}))
     _finish(axes, x, y, title)
 
 
