@@ -147,7 +147,7 @@ function calibration(found) {
 function batchesSection(run) {
   if (!run.batches || !run.batches.length) return null;
   const name = (c) => run.classes[c] ?? String(c);
-  const part = ([c, w]) => `${name(c)} ${percent(w, 0)}`;
+  const part = ([c, w]) => `${name(c)} (${percent(w, 0)})`;
   const targetOf = (targets) => {
     const large = targets.filter(([, w]) => w > 0.05); // what smoothing gives to all is small
     return large.length === 1 ? name(large[0][0]) : large.map(part).join(" + ") || "no target";
@@ -158,7 +158,7 @@ function batchesSection(run) {
       el("h3", {}, `Epoch ${batch.epoch}`),
       el("ul", { class: "gallery" }, batch.samples.map((sample) => el("li", {},
         framesOf(sample.pictures.map((i) => (i === null ? null : run.batchPictures[i]))),
-        el("small", { title: sample.targets.map(part).join(" + ") }, targetOf(sample.targets)))))]));
+        el("small", { class: "target", title: sample.targets.map(part).join(" + ") }, targetOf(sample.targets)))))]));
 }
 
 function framesOf(pictures) {

@@ -204,5 +204,7 @@ function readAt(plot, pixel, tip, names, about, state) {
   tip.hidden = false;
   const side = clamp(x + 12, 0, Math.max(0, plot.width - tip.offsetWidth - 4));
   tip.style.left = `${x + 12 + tip.offsetWidth > plot.width ? Math.max(0, x - tip.offsetWidth - 12) : side}px`;
-  tip.style.top = `${EDGE.top}px`;
+  // where the points are not
+  const low = plot.yScale(center[0].y[center[1]]) > HEIGHT / 2;
+  tip.style.top = `${low ? EDGE.top : HEIGHT - EDGE.bottom - tip.offsetHeight - 4}px`;
 }

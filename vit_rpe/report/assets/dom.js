@@ -86,7 +86,7 @@ function num(x, digits = 4) {
 }
 
 const minus = (text) => text.replace(/^-/, "−").replace("e-", "e−");
-const percent = (x, digits = 1) => (x === null ? "–" : `${(100 * x).toFixed(digits)} %`);
+const percent = (x, digits = 1) => (x === null ? "–" : `${(100 * x).toFixed(digits)}\u00a0%`);
 const signed = (n) => (n > 0 ? `+${n}` : minus(String(n)));
 
 function bytes(text) {
