@@ -178,13 +178,12 @@ def _predictions(seen: Seen) -> Iterator[Prediction]:
 
 def _picture(pixels: Tensor) -> NDArray[np.uint8]:
     """Return an image as rows, columns, colors; of a clip two frames beside each other."""
-    frames = pixels.transpose(0, 1) if pixels.ndim == 4 else pixels[None]
-    columns = 1 if len(frames) == 1 else 2
-    tiles = [frames[i : i + columns] for i in range(0, len(frames), columns)]
-    height, width = frames.shape[-2:]
-    sheet = np.full((len(tiles) * height, columns * width, 3), 255, np.uint8)
-    for row, tile in enumerate(tiles):
-        for column, frame in enumerate(tile):
-            top, left = row * height, column * width
-            sheet[top : top + height, left : left + width] = frame.movedim(0, -1).numpy()
+    if pixels.ndim == 3:
+        return pixels.movedim(0, -1).numpy()
+    frames = pixels.movedim(0, -1)  # (T, rows, columns, 3)
+    height, width = (side + max(1, side // 32) for side in frames.shape[1:3])  # with a gap
+    sheet = np.full((-(-len(frames) // 2) * height, 2 * width, 3), 255, np.uint8)
+    for number, frame in enumerate(frames.numpy()):
+        top, left = number // 2 * height, number % 2 * width
+        sheet[top : top + frame.shape[0], left : left + frame.shape[1]] = frame
     return sheet
