@@ -106,4 +106,7 @@ def test_what_needs_no_models_imports_nothing_slow(arguments):
 def test_python_m_and_pipes():
     command = f"{sys.executable} -m vit_rpe recipes list | head -1"
     done = subprocess.run(command, cwd=ROOT, shell=True, capture_output=True, text=True)
-    assert (done.stdout, done.stderr) == ("recipes\n", "")
+    assert (done.stdout, done.stderr) == (
+        "recipes, for `python -m vit_rpe train --recipe NAME`\n",
+        "",
+    )

@@ -24,7 +24,7 @@ def test_commands_run_one_after_the_other_and_cost_time(tmp_path):
     process = TrialProcess([["recipes", "list"], ["--version"]], tmp_path / "x")
     assert waited(process) == 0 and process.poll() == 0
     shown = process.log.read_text()
-    assert shown.startswith("recipes\n") and process.tail().startswith("vit_rpe ")
+    assert shown.startswith("recipes, for ") and process.tail().startswith("vit_rpe ")
     lines = (tmp_path / "x" / "attempts.jsonl").read_text().splitlines()
     entries = [json.loads(line) for line in lines]
     assert [entry["code"] for entry in entries] == [0, 0]
