@@ -1,4 +1,4 @@
-"""What the running program calls itself, and how another command would be typed.
+"""The name of the running program, and how another command would be typed.
 
 Imports nothing of ours, so that every part of the package may use it.
 """

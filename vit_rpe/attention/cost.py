@@ -85,7 +85,7 @@ def explicit_cost(heads: int, length: int, m: int, d: int, costs: PathCosts) -> 
 
 
 def fused_cost(heads: int, length: int, m: int, d: int, costs: PathCosts) -> float:
-    """The same entries in one kernel: they never go through memory."""
+    """The entries again, in one kernel: they never go through memory."""
     return costs.call + heads * length**2 * costs.tile(m, d) * _FUSED_SHARE
 
 

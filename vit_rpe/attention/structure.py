@@ -285,7 +285,7 @@ def absorb_token_weights(
 
 @dataclass(frozen=True)
 class SoftmaxInputs:
-    """What is left of a softmax call when weights of tokens have been taken out of its mask.
+    """A softmax call after weights of tokens have been taken out of its mask.
 
     Attributes:
         q, k, v: without what is hidden, which may be NaN.

@@ -75,7 +75,7 @@ class Case:
         return q, k, v
 
     def parameters(self) -> list[Tensor]:
-        """What the mask is made of: a table or rates and weights, and a border."""
+        """The tensors of the mask: a table or rates and weights, and a border."""
         heads = () if self.shared else (self.heads,)
 
         def weights(*shape: int) -> Tensor:
@@ -113,7 +113,7 @@ class Case:
         return masked_linear_attention(*tokens, mask, wide_range=False, **options)
 
     def define(self, tokens: Tokens, mask: Mask) -> Tensor:
-        """The same as one writes it in torch, in the precision of the tokens, by whole matrices.
+        """Attend as one writes it in torch, in the precision of the tokens, by whole matrices.
 
         Products have the precision of q, sums and quotients float32 or better.
         """

@@ -27,7 +27,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Compilation:
-    """What a compiler made of a kernel for heads of `width` features and channels.
+    """The outcome of compiling a kernel for heads of `width` features and channels.
 
     Attributes:
         registers, shared, stack: of a thread, of a program in bytes, and bytes of a thread that did

@@ -26,7 +26,7 @@ _PRECISIONS = (torch.bfloat16, torch.float16, torch.float32)
 
 @dataclass
 class GpuReport:
-    """What was checked, on which machine, and what went wrong."""
+    """The checks that were made, on which machine, and what went wrong."""
 
     environment: dict[str, str]
     numbers: list[Numbers] = field(default_factory=list)

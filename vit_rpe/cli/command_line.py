@@ -1,4 +1,4 @@
-"""What command lines share: parsers, types of arguments, errors in one line."""
+"""The common part of command lines: parsers, types of arguments, errors in one line."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ class Classifier:
 
     @property
     def warnings(self) -> list[str]:
-        """What somebody who believes this classifier should know, in lines."""
+        """Say in lines what somebody who believes this classifier should know."""
         random = (
             f"the weights of {self.title} are random, and so is what it says: --pretrained takes "
             "timm's published ones, --checkpoint yours"

@@ -1,4 +1,4 @@
-"""What predictions are made of: files, folders, bytes; and what a model is given of each."""
+"""Inputs of predictions: files, folders, bytes; and what a model is given of each."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def _folders(root: Path, closed: list[Input]) -> Iterator[tuple[Path, list[str]]
 
 
 class Pixels(NamedTuple):
-    """What became of an input: bytes of pixels, and which transform made them, or an error."""
+    """An input that was read: bytes of pixels, and which transform made them, or an error."""
 
     name: str
     made_by: int = 0

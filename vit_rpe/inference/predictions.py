@@ -31,7 +31,7 @@ class Guess:
 
 @dataclass(frozen=True)
 class Prediction:
-    """What a model says about a file, the likeliest class first, or why it can say nothing.
+    """A model's answer about a file, the likeliest class first, or why it can say nothing.
 
     `picture` (H, W, 3) is what the model saw, if it was asked for: of a video, the frame in the
     middle.

@@ -98,7 +98,7 @@ class Mask(abc.ABC):
         return mask
 
     def computed(self) -> dict[Hashable, Any]:
-        """What attention has computed from a constant mask, by its own keys."""
+        """A place for what attention computes from a constant mask, by its own keys."""
         if self._computed is None:
             self._computed = {}
         return self._computed

@@ -276,7 +276,7 @@ class Scaled(Mask):
         return self.around(self.inner.precomputed(dtype))
 
     def around(self, inner: Mask, tokens: slice = slice(None)) -> Scaled:
-        """The same weights, or those of some of the tokens, around another mask."""
+        """Put the same weights, or those of some of the tokens, around another mask."""
         left, right = (None if x is None else x[..., tokens] for x in (self.left, self.right))
         return Scaled(inner, left, right, nonnegative=self._positive_weights)
 

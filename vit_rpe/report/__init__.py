@@ -1,4 +1,4 @@
-"""What a person looks at: reports of runs, pictures of masks and results, in one set of colors."""
+"""Things to look at: reports of runs, pictures of masks and results, in one set of colors."""
 
 from .colors import ABSENT, MARK, WEIGHTS
 from .content import LIMIT

@@ -1,4 +1,4 @@
-"""What a model said about a set: confusion, classes, calibration, and the samples to look at."""
+"""A model's answers about a set: confusion, classes, calibration, and the samples to look at."""
 
 from __future__ import annotations
 

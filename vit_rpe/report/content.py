@@ -33,7 +33,7 @@ SHARES = {"pictures": 0.25, "batches": 0.1, "masks": 0.2}  # the explorer has th
 
 @dataclass(frozen=True)
 class Room:
-    """What a subject may take: bytes of its parts, characters of a name, points of a curve."""
+    """The limits of a subject: bytes of its parts, characters of a name, points of a curve."""
 
     budget: int
     name: int

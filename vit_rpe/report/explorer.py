@@ -36,7 +36,7 @@ SIDE = 288  # pixels of a picture
 
 @dataclass(frozen=True)
 class Seen:
-    """What one layer was given for one sample: q and k (H, L, M), feature-mapped or plain."""
+    """The input of one layer for one sample: q and k (H, L, M), feature-mapped or plain."""
 
     name: str
     kernel: str

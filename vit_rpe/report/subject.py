@@ -1,4 +1,4 @@
-"""What a report is about: one model, its answers to a set, the set, and perhaps its run."""
+"""The subject of a report: one model, its answers to a set, the set, and perhaps its run."""
 
 from __future__ import annotations
 

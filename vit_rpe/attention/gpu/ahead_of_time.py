@@ -75,7 +75,7 @@ _NUMBERS = {"scale", "floor"}
 
 @dataclass(frozen=True)
 class Report:
-    """What a compiler made of a kernel; `stack` is what did not fit into registers, in bytes."""
+    """The outcome of compiling a kernel; `stack` is what did not fit into registers, in bytes."""
 
     kernel: str
     target: str
@@ -210,7 +210,7 @@ def _amd_resources(text: str) -> dict[str, int]:
 
 
 def assembly(binary: Any, target: Target) -> str:
-    """What a compiled kernel uses, and its instructions."""
+    """Read what a compiled kernel uses, and its instructions."""
     if target.amd:
         return binary.asm["amdgcn"]
     tools = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"

@@ -1,4 +1,4 @@
-"""What the fused forms share: which calls they serve, and how masks become tables.
+"""The common part of the fused forms: which calls they serve, and how masks become tables.
 
 Shapes: T tables, S samples that share a table, L tokens, C channels.
 """

@@ -124,7 +124,7 @@ def _flops(q: Sequence[int], k: Sequence[int], v: Sequence[int], *_: Any, **__: 
 
 
 def _backward_flops(*shapes: Any, **__: Any) -> int:
-    """What the kernels multiply: q k^T and g v^T are made again in each of them."""
+    """Count the products of the kernels: q k^T and g v^T are made again in each of them."""
     q, _, v, *rest = shapes[4:]
     *items, length, m = q
     softmax, of_mask = rest[_NUM_TENSORS - 3] == "softmax", rest[-1]

@@ -33,7 +33,7 @@ _ALIVE = 4
 
 
 class _Blocks:
-    """What both forms share: they need a mask whose parts are known, and each of them small."""
+    """Common to both forms: they need a mask whose parts are known, and each of them small."""
 
     path: ClassVar[ConcretePath] = "explicit"
     name: ClassVar[str] = "blocks"

@@ -236,7 +236,7 @@ def _tile_sums(
 
 
 def of_samples(slab: Tensor, samples: slice | None, q: Tensor) -> Tensor:
-    """What of a mask's rows belongs to the samples of a tile; None for all."""
+    """Return those of a mask's rows that belong to the samples of a tile; None for all."""
     own = samples is not None and slab.ndim >= q.ndim and slab.shape[0] > 1
     return slab[samples] if own else slab
 

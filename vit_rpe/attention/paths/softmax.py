@@ -24,7 +24,7 @@ from .recompute import recomputed
 
 
 class _Softmax:
-    """What all forms of softmax attention share."""
+    """The common part of all forms of softmax attention."""
 
     kernel: ClassVar[KernelName] = "softmax"
     path: ClassVar[ConcretePath] = "explicit"

@@ -36,7 +36,7 @@ _ALIGNED = 16
 
 @dataclass(frozen=True)
 class TileOptions:
-    """What tiles of a call have in common.
+    """Options that all tiles of a call have in common.
 
     Attributes:
         features: the map that q and k still need; made again in the backward pass.

@@ -74,7 +74,7 @@ class Best:
 
 @dataclass(frozen=True)
 class Fitted:
-    """What came out: the model at its best epoch, and how long it took to find it."""
+    """The outcome: figures of the epoch that was kept, and how long it took to find it."""
 
     val: float
     val_loss: float

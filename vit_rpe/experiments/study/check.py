@@ -24,7 +24,7 @@ FORWARD = 1 / 3  # of a training step: an evaluation has no backward pass
 
 @dataclass(frozen=True)
 class Setting:
-    """What is known of a setting before it is trained; `seconds` of one run, if asked for."""
+    """A setting as known before it is trained; `seconds` of one run, if asked for."""
 
     parameters: int
     steps: int

@@ -1,4 +1,4 @@
-"""What a study shows while it runs: a table that is drawn again on a terminal, lines elsewhere."""
+"""The display of a study: a table that is drawn again on a terminal, lines elsewhere."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ class Running(Protocol):
 
 
 class Watcher(Protocol):
-    """What is told about the trials: it shows them, and keeps their results."""
+    """A listener that is told about the trials: it shows them, and keeps their results."""
 
     def started(self, trial: Trial, running: Any) -> None: ...
 

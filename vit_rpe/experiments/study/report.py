@@ -1,4 +1,4 @@
-"""What a study has found, from the lines of its results: Markdown, CSV and a picture."""
+"""The findings of a study, from the lines of its results: Markdown, CSV and a picture."""
 
 from __future__ import annotations
 

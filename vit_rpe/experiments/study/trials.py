@@ -34,7 +34,7 @@ class Trial:
 
     @property
     def setting(self) -> str:
-        """What is trained: `relu-offset-with`."""
+        """The name of the setting: `relu-offset-with`."""
         return "-".join(level for _, level in self.levels)
 
     @property

@@ -1,4 +1,4 @@
-"""What a run says of itself before it trains, in aligned entries; so does a dry run."""
+"""The words of a run before it trains, in aligned entries; so does a dry run."""
 
 from __future__ import annotations
 

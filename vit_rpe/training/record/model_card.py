@@ -59,7 +59,7 @@ transform = timm.data.create_transform(**timm.data.resolve_model_data_config(mod
 
 @dataclass(frozen=True)
 class ModelCard:
-    """What a run knows about its model, whatever its weights are; `text` adds the accuracy."""
+    """Facts about a run's model, whatever its weights are; `text` adds the accuracy."""
 
     title: str
     recipe: Recipe

@@ -1,4 +1,4 @@
-"""What a run recorded of itself, as far as its steps can be made again from it and compared."""
+"""The record of a run, as far as its steps can be made again from it and compared."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What there is to see of one step: its batch, its gradients, the ranges of its activations."""
+"""A view of one step: its batch, its gradients, the ranges of its activations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the graph experiments learn from: made on the spot, or read from a folder."""
+"""Graphs that the experiments learn from: made on the spot, or read from a folder."""
 
 from collections.abc import Container
 

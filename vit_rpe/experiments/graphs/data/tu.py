@@ -24,7 +24,7 @@ _CHEMICAL, _SOCIAL = "CHEMICAL", "COLLABORATIVE_DEGREE"  # folders of the public
 
 @dataclass(frozen=True)
 class Source:
-    """What a set takes as features, and where its folds are; without labels, degrees."""
+    """The features of a set and the file of its folds; degrees where there are no labels."""
 
     labels: bool
     attributes: bool

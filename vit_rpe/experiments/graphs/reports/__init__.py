@@ -1,1 +1,1 @@
-"""What the lines of each table say: tables beside the paper's figures, and pictures."""
+"""Reports of the lines of each table: tables beside the paper's figures, and pictures."""

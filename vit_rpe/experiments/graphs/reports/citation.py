@@ -1,4 +1,4 @@
-"""What the lines of the citation table say."""
+"""Report the lines of the citation table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the lines of the table of induced cycles say."""
+"""Report the lines of the table of induced cycles."""
 
 from __future__ import annotations
 

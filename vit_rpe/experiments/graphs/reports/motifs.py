@@ -1,4 +1,4 @@
-"""What the lines of the motif table say."""
+"""Report the lines of the motif table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the lines of the table of layers say."""
+"""Report the lines of the table of layers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the lines of the TU table say."""
+"""Report the lines of the TU table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the lines of the table of accuracies within a time say."""
+"""Report the lines of the table of accuracies within a time."""
 
 from __future__ import annotations
 

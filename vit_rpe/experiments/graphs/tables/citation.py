@@ -32,7 +32,7 @@ EPOCHS, PATIENCE = 1000, 100
 
 @dataclass(frozen=True)
 class Recipe:
-    """What GAT and GKAT share; the first two are GAT's own for Cora and for Pubmed."""
+    """Settings that GAT and GKAT share; the first two are GAT's own for Cora and for Pubmed."""
 
     lr: float = 0.005
     weight_decay: float = 5e-4
