@@ -74,6 +74,7 @@ def _task(part: dict[str, Any]) -> NodeTask:
         torch.from_numpy(np.stack([x.row, x.col]).astype(np.int64)),
         torch.from_numpy(x.data.astype(np.float32)),
         x.shape,
+        check_invariants=False,  # said, or torch warns
     ).coalesce()
     keys = ("edge_index", "y", "train", "val", "test")
     edges, y, train, val, test = (torch.from_numpy(np.asarray(part[k], np.int64)) for k in keys)
