@@ -1,7 +1,7 @@
 """Masked attention, linear (Algorithm 1 of the paper, on several exact paths) and by softmax."""
 
 from .cost import PathCosts, default_budget
-from .cpu import CpuExplicit, CpuGram, CpuScan, CpuSoftmax
+from .cpu import CpuBlockSoftmax, CpuExplicit, CpuGram, CpuScan, CpuSoftmax
 from .explanation import describe_plan, explain
 from .functional import masked_linear_attention, masked_softmax_attention
 from .gpu import FusedLinear, FusedTableSoftmax
@@ -29,7 +29,8 @@ from .reference import masked_attention, masked_softmax, safe_denominator
 
 register_forms([FusedLinear(), CpuExplicit(), BlockExplicit(), TorchExplicit()])
 register_forms([CpuGram(), TorchProduct(), CpuScan(), TorchScan()])
-register_forms([FusedSoftmax(), FusedTableSoftmax(), CpuSoftmax(), BlockSoftmax(), TorchSoftmax()])
+register_forms([FusedSoftmax(), FusedTableSoftmax(), CpuSoftmax()])
+register_forms([CpuBlockSoftmax(), BlockSoftmax(), TorchSoftmax()])
 
 __all__ = [
     "PATHS",

@@ -18,6 +18,7 @@ _FORMS = {
     "gpu": "a fused GPU kernel",
     "sdpa": "PyTorch's fused attention",
     "blocks": "blocks in PyTorch",
+    "cpu blocks": "blocks in C++",
 }
 
 

@@ -12,9 +12,10 @@ from vit_rpe.attention import (
     masked_softmax,
     masked_softmax_attention,
 )
+from vit_rpe.attention.cpu import CpuBlockSoftmax, build
 from vit_rpe.attention.paths import BlockExplicit, BlockSoftmax
 from vit_rpe.attention.paths.padding import padded_parts
-from vit_rpe.attention.plan import AttentionRequest, plan_attention
+from vit_rpe.attention.plan import AttentionRequest, forget_plans, plan_attention
 from vit_rpe.features import ReLUFeatures
 from vit_rpe.graph import Diffusion, WalkKernel, random_walks
 from vit_rpe.masks import Dense, Mask, Scaled
@@ -67,10 +68,13 @@ def leaves(n: int, dtype: torch.dtype = torch.float64) -> list[torch.Tensor]:
 
 @pytest.mark.parametrize("sizes", SIZES.values(), ids=SIZES)
 @pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
-@pytest.mark.parametrize("budget", [None, 700_000])
-def test_equals_the_whole_matrix(sizes, make, budget):
+@pytest.mark.parametrize(("budget", "compiled"), [(None, False), (700_000, False), (None, True)])
+def test_equals_the_whole_matrix(sizes, make, budget, compiled, monkeypatch):
     """Values and gradients, also of lam; in pieces that are made again, too."""
     torch.manual_seed(0)
+    if not compiled:
+        monkeypatch.setattr(CpuBlockSoftmax, "supports", lambda *_: "is turned off")
+        forget_plans()
     n, lam = sum(sizes), lams()
     whole = make(sizes, lam)
     mask = whole.in_parts(sizes)
@@ -85,8 +89,11 @@ def test_equals_the_whole_matrix(sizes, make, budget):
             assert_close(a, b, rtol=1e-7, atol=1e-7)
 
     request = AttentionRequest.of(q, k, v, mask, kernel="softmax", budget=budget)
-    assert plan_attention(request).form == "blocks"
+    in_cpp = compiled and build.is_built() and not isinstance(mask, Scaled)
+    assert plan_attention(request).form == ("cpu blocks" if in_cpp else "blocks")
     compare(masked_softmax_attention(q, k, v, mask, budget=budget), masked_softmax(q, k, v, whole))
+    if compiled:
+        return
     request = AttentionRequest.of(q, k, v, mask, path="explicit", budget=budget)
     assert plan_attention(request).form == "blocks"
     out = masked_linear_attention(

@@ -16,8 +16,9 @@ import torch
 
 NATIVE_ENV = "VIT_RPE_NATIVE"
 _HERE = Path(__file__).parent
-_SOURCES = [_HERE / name for name in ("explicit.cpp", "gram.cpp", "scan.cpp", "softmax.cpp")]
-_HEADERS = [_HERE / "grid.h"]
+_NAMES = ("block_softmax.cpp", "explicit.cpp", "gram.cpp", "scan.cpp", "softmax.cpp")
+_SOURCES = [_HERE / name for name in _NAMES]
+_HEADERS = [_HERE / "grid.h", _HERE / "vectors.h"]
 # loops that round to whole numbers and compare become vectors only if neither may raise a flag
 _FLAGS = ["-O3", "-fopenmp", "-fno-math-errno", "-fno-trapping-math"]
 _BUILDING = threading.Lock()

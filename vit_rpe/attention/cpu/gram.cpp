@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "grid.h"
+#include "vectors.h"
 
 namespace {
 
@@ -29,22 +30,6 @@ using namespace vit_rpe;
 constexpr int64_t kBytes = 32;       // of a vector
 constexpr int64_t kAhead = 6;        // entries whose rows are fetched ahead
 constexpr int64_t kChunk = 1 << 14;  // entries that a thread takes at once
-
-template <typename scalar>
-struct Vector {
-  typedef scalar type __attribute__((vector_size(kBytes), aligned(sizeof(scalar)), may_alias));
-  static constexpr int64_t width = kBytes / sizeof(scalar);
-};
-
-template <typename scalar>
-inline typename Vector<scalar>::type& vector_at(scalar* x) {
-  return *reinterpret_cast<typename Vector<scalar>::type*>(x);
-}
-
-template <typename scalar>
-inline const typename Vector<scalar>::type& vector_at(const scalar* x) {
-  return *reinterpret_cast<const typename Vector<scalar>::type*>(x);
-}
 
 // Sizes of a call, in numbers; D and the normalizers are padded to whole vectors.
 struct Sizes {
@@ -113,14 +98,14 @@ inline void fetch(const void* x, int64_t bytes) {
 template <typename scalar, int F, int U>
 void outer_block(const Rows<scalar>& matrix, int64_t row, const scalar* w, int64_t w_stride,
                  const scalar* y, int64_t y_stride, scalar* out, int64_t channels) {
-  using V = typename Vector<scalar>::type;
-  constexpr int64_t width = Vector<scalar>::width;
+  using V = typename Vector<scalar, kBytes>::type;
+  constexpr int64_t width = Vector<scalar, kBytes>::width;
   V sums[F][U] = {};
   for (int64_t e = matrix.starts[row]; e < matrix.starts[row + 1]; ++e) {
     const int64_t j = matrix.columns[e];
     V scaled[U];
     for (int u = 0; u < U; ++u) {
-      scaled[u] = matrix.values[e] * vector_at(y + j * y_stride + u * width);
+      scaled[u] = matrix.values[e] * vector_at<scalar, kBytes>(y + j * y_stride + u * width);
     }
     for (int f = 0; f < F; ++f) {
       for (int u = 0; u < U; ++u) {
@@ -130,7 +115,7 @@ void outer_block(const Rows<scalar>& matrix, int64_t row, const scalar* w, int64
   }
   for (int f = 0; f < F; ++f) {
     for (int u = 0; u < U; ++u) {
-      vector_at(out + f * channels + u * width) = sums[f][u];
+      vector_at<scalar, kBytes>(out + f * channels + u * width) = sums[f][u];
     }
   }
 }
@@ -139,7 +124,7 @@ template <typename scalar, int F>
 void outer_features(int64_t vectors, const Rows<scalar>& matrix, int64_t row, const scalar* w,
                     int64_t w_stride, const scalar* y, int64_t y_stride, scalar* out,
                     int64_t channels) {
-  constexpr int64_t width = Vector<scalar>::width;
+  constexpr int64_t width = Vector<scalar, kBytes>::width;
   while (vectors > 0) {
     int64_t done = 1;
     auto run = [&](auto block) {
@@ -164,7 +149,7 @@ void outer_features(int64_t vectors, const Rows<scalar>& matrix, int64_t row, co
 template <typename scalar>
 void outer_row(const Sizes& sizes, const Rows<scalar>& matrix, int64_t row, const scalar* w,
                const scalar* y, const scalar* normalizer, scalar* out) {
-  constexpr int64_t width = Vector<scalar>::width;
+  constexpr int64_t width = Vector<scalar, kBytes>::width;
   const int64_t m = sizes.features, d = sizes.channels, vectors = d / width;
   const int64_t w_stride = sizes.heads * m, y_stride = sizes.heads * d;
   for (int64_t e = matrix.starts[row], end = matrix.starts[row + 1]; e < end; ++e) {
@@ -187,11 +172,11 @@ void outer_row(const Sizes& sizes, const Rows<scalar>& matrix, int64_t row, cons
     }
   }
   for (int64_t c = 0; c < sizes.normalizers; c += width) {
-    typename Vector<scalar>::type sum = {};
+    typename Vector<scalar, kBytes>::type sum = {};
     for (int64_t e = matrix.starts[row]; e < matrix.starts[row + 1]; ++e) {
-      sum += matrix.values[e] * vector_at(normalizer + matrix.columns[e] * sizes.normalizers + c);
+      sum += matrix.values[e] * vector_at<scalar, kBytes>(normalizer + matrix.columns[e] * sizes.normalizers + c);
     }
-    vector_at(out + sizes.sums() + c) = sum;
+    vector_at<scalar, kBytes>(out + sizes.sums() + c) = sum;
   }
 }
 
@@ -200,19 +185,19 @@ void outer_row(const Sizes& sizes, const Rows<scalar>& matrix, int64_t row, cons
 template <typename scalar, int U>
 void sum_block(const Rows<scalar>& matrix, int64_t row, const scalar* z, int64_t stride,
                scalar* out) {
-  using V = typename Vector<scalar>::type;
-  constexpr int64_t width = Vector<scalar>::width;
+  using V = typename Vector<scalar, kBytes>::type;
+  constexpr int64_t width = Vector<scalar, kBytes>::width;
   V sums[U] = {};
   const int64_t end = matrix.starts[row + 1];
   for (int64_t e = matrix.starts[row]; e < end; ++e) {
     const scalar* from = z + matrix.columns[e] * stride;
     fetch(z + matrix.columns[std::min(e + kAhead, end - 1)] * stride, U * kBytes);
     for (int u = 0; u < U; ++u) {
-      sums[u] += matrix.values[e] * vector_at(from + u * width);
+      sums[u] += matrix.values[e] * vector_at<scalar, kBytes>(from + u * width);
     }
   }
   for (int u = 0; u < U; ++u) {
-    vector_at(out + u * width) = sums[u];
+    vector_at<scalar, kBytes>(out + u * width) = sums[u];
   }
 }
 
@@ -220,7 +205,7 @@ void sum_block(const Rows<scalar>& matrix, int64_t row, const scalar* z, int64_t
 template <typename scalar>
 void sum_row(const Rows<scalar>& matrix, int64_t row, const scalar* z, int64_t numbers,
              scalar* out) {
-  constexpr int64_t width = Vector<scalar>::width;
+  constexpr int64_t width = Vector<scalar, kBytes>::width;
   for (int64_t c = 0; c < numbers;) {
     const int64_t vectors = (numbers - c) / width;
     auto run = [&](auto block) {
@@ -294,7 +279,7 @@ Tensor normalizers(const Tensor& w, int64_t width) { return padded(w.flatten(1),
 template <typename scalar>
 Tensor outer(const Rows<scalar>& matrix, const Tensor& w, const Tensor& y,
              const Tensor& normalizer) {
-  const Sizes sizes(w, y, Vector<scalar>::width);
+  const Sizes sizes(w, y, Vector<scalar, kBytes>::width);
   Tensor z = at::empty({matrix.count, sizes.row()}, w.options());
   const scalar *w_data = w.const_data_ptr<scalar>(), *y_data = y.const_data_ptr<scalar>();
   const scalar* normalizer_data = normalizer.const_data_ptr<scalar>();
@@ -314,7 +299,7 @@ std::tuple<Tensor, Tensor, Tensor> forward(const Tensor& q, const Tensor& k, con
   at::AutoDispatchBelowADInplaceOrView plain;
   Tensor sums, total, rows;
   AT_DISPATCH_FLOATING_TYPES(v.scalar_type(), "sparse_gram", [&] {
-    constexpr int64_t width = Vector<scalar_t>::width;
+    constexpr int64_t width = Vector<scalar_t, kBytes>::width;
     const Tensor w = q.contiguous(), from = k.contiguous(), y = padded(v, width);
     const Rows<scalar_t> matrix(starts, columns, values), across(t_starts, t_columns, t_values);
     const Tensor z = outer(across, from, y, normalizers(from, width));
@@ -348,7 +333,7 @@ std::tuple<Tensor, Tensor, Tensor> backward(const Tensor& grad, const Tensor& gr
   at::AutoDispatchBelowADInplaceOrView plain;
   Tensor dq, dk, dv;
   AT_DISPATCH_FLOATING_TYPES(v.scalar_type(), "sparse_gram_backward", [&] {
-    constexpr int64_t width = Vector<scalar_t>::width;
+    constexpr int64_t width = Vector<scalar_t, kBytes>::width;
     const Tensor w = q.contiguous(), from = k.contiguous(), y = padded(v, width);
     const Tensor g = padded(grad, width), last = grad_total.contiguous();
     const Rows<scalar_t> matrix(starts, columns, values), across(t_starts, t_columns, t_values);

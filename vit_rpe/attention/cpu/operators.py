@@ -18,11 +18,12 @@ from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
 from ..paths.recompute import differentiable_once
+from .block_softmax import softmax_in_blocks
 
 
 @cache
 def register_operators() -> None:
-    """Tell torch about `explicit_grid`, `scan_grid`, `softmax_grid` and `sparse_gram`, once."""
+    """Tell torch about `explicit_grid` and the others, once."""
     ops = torch.ops.vit_rpe
     library = torch.library
     library.register_fake("vit_rpe::explicit_grid", _explicit_shapes)
@@ -41,6 +42,11 @@ def register_operators() -> None:
     library.register_fake("vit_rpe::sparse_gram", _gram_shapes)
     library.register_fake("vit_rpe::sparse_gram_backward", _gram_backward_shapes)
     library.register_autograd("vit_rpe::sparse_gram", _gram_backward, setup_context=_keep_gram)
+    library.register_fake("vit_rpe::softmax_blocks", _block_shapes)
+    library.register_fake("vit_rpe::softmax_blocks_backward", _block_backward_shapes)
+    library.register_autograd("vit_rpe::softmax_blocks", _block_backward, setup_context=_keep_block)
+    register_flop_formula(ops.softmax_blocks)(_block_flops)
+    register_flop_formula(ops.softmax_blocks_backward)(_block_backward_flops)
     register_flop_formula(ops.sparse_gram)(_gram_flops)
     register_flop_formula(ops.sparse_gram_backward)(
         lambda grad, total, *shapes, **options: 2 * _gram_flops(*shapes[:3], *shapes[4:])
@@ -195,6 +201,67 @@ def _softmax_backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Any, ...]:
     tensors = ctx.saved_tensors
     *gradients, bias = torch.ops.vit_rpe.softmax_grid_backward(grad, *tensors, *ctx.options)
     return *gradients, None if tensors[5] is None else bias, None, None, None
+
+
+# --- softmax_blocks(q, k, v, bias, blocks, scale) -> result, lse -----------------------------
+
+
+def _heads_inside(x: Tensor) -> Tensor:
+    """An empty (H, L, C) tensor like x, stored as (L, H, C)."""
+    heads, length, channels = x.shape
+    return x.new_empty(length, heads, channels).transpose(0, 1)
+
+
+def _block_shapes(q: Tensor, k: Tensor, v: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
+    return _heads_inside(v), v.new_empty(v.shape[:-1])
+
+
+def _block_backward_shapes(
+    grad: Tensor, q: Tensor, k: Tensor, v: Tensor, bias: Tensor, *rest: Any
+) -> tuple[Tensor, ...]:
+    of_bias = _like(bias) if rest[-1] else bias.new_empty(0)
+    return *map(_heads_inside, (q, k, v)), of_bias
+
+
+def _keep_block(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    *tensors, scale = inputs
+    ctx.save_for_backward(*tensors, *output)
+    ctx.scale = scale
+    ctx.mark_non_differentiable(output[1])
+
+
+def _block_backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Any, ...]:
+    tensors, needed = ctx.saved_tensors, ctx.needs_input_grad[:4]
+    if torch.is_grad_enabled():  # gradients that have gradients
+        q, k, v, bias, blocks = tensors[:5]
+        out = softmax_in_blocks(q, k, v, bias, blocks, ctx.scale)
+        leaves = [x for x, wanted in zip(tensors, needed, strict=False) if wanted]
+        found = iter(torch.autograd.grad(out, leaves, grad, create_graph=True))
+        return *(next(found) if wanted else None for wanted in needed), None, None
+    *gradients, bias = torch.ops.vit_rpe.softmax_blocks_backward(
+        grad, *tensors, ctx.scale, needed[3]
+    )
+    return *gradients, bias if needed[3] else None, None, None
+
+
+def _block_flops(
+    q: Sequence[int], k: Sequence[int], v: Sequence[int], bias: Sequence[int], *_: Any, **__: Any
+) -> int:
+    """q k^T and P v inside the blocks, with their padding."""
+    return 2 * q[0] * bias[-1] * (q[-1] + v[-1])
+
+
+def _block_backward_flops(
+    grad: Sequence[int],
+    q: Sequence[int],
+    k: Sequence[int],
+    v: Sequence[int],
+    bias: Sequence[int],
+    *_: Any,
+    **__: Any,
+) -> int:
+    """q k^T again, and dP, dq, dk, dv."""
+    return 2 * q[0] * bias[-1] * (3 * q[-1] + 2 * v[-1])
 
 
 # --- sparse_gram(q, k, v, starts, columns, values, and transposed, keep) -> sums, total, rows ----

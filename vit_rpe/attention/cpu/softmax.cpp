@@ -19,39 +19,17 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <limits>
 #include <optional>
 #include <tuple>
 #include <vector>
 
 #include "grid.h"
+#include "vectors.h"
 
 namespace {
 
 using namespace vit_rpe;
-
-// exp(x) for x that is not positive, or barely: a polynomial that compilers turn into vectors, to
-// two units in the last place. What float32 could hold only with fewer digits is 0, as exp(-inf).
-inline float exponential(float x) {
-  constexpr float kLeast = -87.0f, kLog2 = 1.44269504f, kHigh = 0.693359375f, kLow = -2.12194440e-4f;
-  const float inside = x < kLeast ? kLeast : x;
-  const float power = std::nearbyint(inside * kLog2);
-  const float rest = (inside - power * kHigh) - power * kLow;
-  float sum = 1.9875691500e-4f;
-  sum = sum * rest + 1.3981999507e-3f;
-  sum = sum * rest + 8.3334519073e-3f;
-  sum = sum * rest + 4.1665795894e-2f;
-  sum = sum * rest + 1.6666665459e-1f;
-  sum = sum * rest + 5.0000001201e-1f;
-  sum = sum * rest * rest + rest + 1.0f;
-  const int32_t bits = (static_cast<int32_t>(power) + 127) << 23;
-  float scale;
-  std::memcpy(&scale, &bits, sizeof scale);
-  return x < kLeast ? 0.0f : sum * scale;
-}
-
-inline double exponential(double x) { return std::exp(x); }
 
 // --- tables ------------------------------------------------------------------------------------
 

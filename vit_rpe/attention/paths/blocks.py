@@ -191,7 +191,7 @@ def _by_heads(blocks: Tensor, request: AttentionRequest, which: slice) -> Tensor
 
 def _matrices(mask: Mask, group: Group, dtype: torch.dtype) -> Tensor:
     """Form the blocks of a mask in a group; a constant mask keeps them."""
-    return _kept(
+    return kept(
         mask, ("blocks", group, dtype), lambda: mask.diagonal_blocks(group.starts, group.sizes)
     ).to(dtype)
 
@@ -208,10 +208,10 @@ def _logarithms(mask: Mask, group: Group, dtype: torch.dtype) -> tuple[Tensor, T
         empty = (bias == -torch.inf).all(-1, keepdim=True)
         return bias, empty if bool(empty.any()) else None
 
-    return _kept(mask, ("logarithms", group, dtype), make)
+    return kept(mask, ("logarithms", group, dtype), make)
 
 
-def _kept(mask: Mask, key: Hashable, make: Callable[[], Made]) -> Made:
+def kept(mask: Mask, key: Hashable, make: Callable[[], Made]) -> Made:
     """Return what `make` returns, from the last time if the mask has no gradients."""
     tensors = mask.all_tensors()
     if any(x.requires_grad or x.is_inference() for x in tensors):

@@ -56,7 +56,7 @@ class PaddedParts:
     """The groups of a list of parts, and where each token is placed."""
 
     def __init__(self, sizes: Sequence[int], device: torch.device):
-        self.groups = _groups(_joined(sizes))
+        self.groups = _groups(_joined(sizes, _LEAST))
         length = sum(sizes)
         index = []
         for group in self.groups:
@@ -88,12 +88,18 @@ def padded_parts(sizes: tuple[int, ...], device: torch.device) -> PaddedParts:
     return PaddedParts(sizes, device)
 
 
-def _joined(sizes: Sequence[int]) -> list[tuple[int, int]]:
-    """List the start and size of each block, where small neighbors are one block."""
+@lru_cache(maxsize=256)
+def groups_of(sizes: tuple[int, ...]) -> tuple[Group, ...]:
+    """Group parts by size, each of which is a block."""
+    return tuple(_groups(_joined(sizes, least=0)))
+
+
+def _joined(sizes: Sequence[int], least: int) -> list[tuple[int, int]]:
+    """List the start and size of each block, where neighbors of few tokens are one block."""
     blocks: list[tuple[int, int]] = []
     start = 0
     for size in sizes:
-        if blocks and blocks[-1][1] + size <= _LEAST:
+        if blocks and blocks[-1][1] + size <= least:
             blocks[-1] = (blocks[-1][0], blocks[-1][1] + size)
         else:
             blocks.append((start, size))
