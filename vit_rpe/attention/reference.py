@@ -64,9 +64,9 @@ def log_weights(weights: Tensor) -> Tensor:
     if weights.dtype == torch.bool:
         zeros = torch.zeros(weights.shape, dtype=torch.get_default_dtype(), device=weights.device)
         return zeros.masked_fill(~weights, -torch.inf)
+    hidden = weights == 0  # log(0) is slow going forward and NaN going back
     if not weights.requires_grad:
-        return weights.log()
-    hidden = weights == 0  # log(0) would be right going forward and NaN going back
+        return weights.masked_fill(hidden, 1.0).log_().masked_fill_(hidden, -torch.inf)
     return weights.masked_fill(hidden, 1.0).log().masked_fill(hidden, -torch.inf)
 
 
