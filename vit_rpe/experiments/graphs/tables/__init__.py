@@ -7,7 +7,7 @@ order all tables together run, what tells most first:
 |---|---|
 | 0 - 3 | citation graphs: choices and accuracy |
 | 9 | speed |
-| 10 - 15 | motifs, a seed at a time |
+| 10 - 15 | motifs, a seed at a time, the additive form last |
 | 16 | citation graphs: dynamic walks |
 | 20 - 25 | cycles, shallow models before deep ones |
 | 28 - 36 | accuracy within a time; diffusion, random features, lengths of walks |

@@ -59,8 +59,8 @@ def cells(done: Sequence[Record], quick: bool = False) -> list[Cell]:
     found: list[Cell] = []
     for seed in seeds:
         for name in sets:
-            found += [_accuracy(name, model, seed, 10 + 2 * seed, quick) for model in MAIN]
-            found.append(_accuracy(name, "GKAT additive", seed, 11 + 2 * seed, quick))
+            found += [_accuracy(name, model, seed, 10 + seed, quick) for model in MAIN]
+            found.append(_accuracy(name, "GKAT additive", seed, 13 + seed, quick))
     for name in sets:
         if name in FEW_SETS:
             found.append(_accuracy(name, "GKAT diffusion", 0, 30, quick))
