@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from copy import copy
 from math import prod
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor
 
 if TYPE_CHECKING:
     from .csr import SparseFactor
+
+Made = TypeVar("Made")
 
 _ENTRIES_AT_ONCE = 1 << 22  # that `check_entries` looks at
 
@@ -102,6 +104,16 @@ class Mask(abc.ABC):
         if self._computed is None:
             self._computed = {}
         return self._computed
+
+    def kept(self, key: Hashable, make: Callable[[], Made]) -> Made:
+        """Return what `make` computes, from the last time if the mask has no gradients."""
+        tensors = self.all_tensors()
+        if any(x.requires_grad or x.is_inference() for x in tensors):
+            return make()
+        found, key = self.computed(), (key, tuple(x._version for x in tensors))
+        if key not in found:
+            found[key] = make()
+        return found[key]
 
     def diagonal_blocks(self, starts: Sequence[int], sizes: Sequence[int]) -> Tensor:
         """Form square blocks on the diagonal, padded by zeros: (..., B, n, n), n the largest."""

@@ -18,7 +18,6 @@ from vit_rpe.precision import without_autocast
 
 from .. import structure
 from ..cost import PathCosts, block_cost
-from ..paths.blocks import kept
 from ..paths.padding import groups_of
 from ..plan import AttentionPlan, AttentionRequest, ConcretePath, KernelName
 from ..reference import log_weights, safe_softmax
@@ -89,7 +88,7 @@ def _logarithms(mask: Mask, dtype: torch.dtype) -> Tensor:
         joined = blocks[0] if len(blocks) == 1 else torch.cat(blocks, -1)
         return log_weights(joined.to(dtype))
 
-    return kept(mask, ("logarithms of parts", dtype), make)
+    return mask.kept(("logarithms of parts", dtype), make)
 
 
 @lru_cache(maxsize=256)

@@ -9,8 +9,8 @@ group has B blocks of n tokens.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
-from typing import ClassVar, TypeVar
+from collections.abc import Callable
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -25,8 +25,6 @@ from ..plan import AttentionPlan, AttentionRequest, ConcretePath, KernelName
 from ..reference import log_weights
 from .padding import Group, padded_parts
 from .recompute import recomputed
-
-Made = TypeVar("Made")
 
 # Tensors of the size of a group's matrices that are alive at once, at worst.
 _ALIVE = 4
@@ -191,9 +189,10 @@ def _by_heads(blocks: Tensor, request: AttentionRequest, which: slice) -> Tensor
 
 def _matrices(mask: Mask, group: Group, dtype: torch.dtype) -> Tensor:
     """Form the blocks of a mask in a group; a constant mask keeps them."""
-    return kept(
-        mask, ("blocks", group, dtype), lambda: mask.diagonal_blocks(group.starts, group.sizes)
-    ).to(dtype)
+    formed = mask.kept(
+        ("blocks", group, dtype), lambda: mask.diagonal_blocks(group.starts, group.sizes)
+    )
+    return formed.to(dtype)
 
 
 def _logarithms(mask: Mask, group: Group, dtype: torch.dtype) -> tuple[Tensor, Tensor | None]:
@@ -208,16 +207,4 @@ def _logarithms(mask: Mask, group: Group, dtype: torch.dtype) -> tuple[Tensor, T
         empty = (bias == -torch.inf).all(-1, keepdim=True)
         return bias, empty if bool(empty.any()) else None
 
-    return kept(mask, ("logarithms", group, dtype), make)
-
-
-def kept(mask: Mask, key: Hashable, make: Callable[[], Made]) -> Made:
-    """Return what `make` returns, from the last time if the mask has no gradients."""
-    tensors = mask.all_tensors()
-    if any(x.requires_grad or x.is_inference() for x in tensors):
-        return make()
-    key = key, tuple(x._version for x in tensors)
-    kept = mask.computed()
-    if key not in kept:
-        kept[key] = make()
-    return kept[key]
+    return mask.kept(("logarithms", group, dtype), make)
