@@ -9,7 +9,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from .startup import is_program, is_training, stop_at_signals
+from .startup import is_program, is_training, stop_at_signals, yield_cores
 
 if TYPE_CHECKING:
     from . import attention, data, features, graph, inference, layers, masks, models, rpe, training
@@ -32,6 +32,7 @@ __all__ = [
 
 if is_training():
     stop_at_signals()  # before the imports, which take seconds
+    yield_cores()
 if not is_program():  # commands register the models when they need them, so that --help is quick
     from . import models as models
 

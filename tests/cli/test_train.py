@@ -115,20 +115,12 @@ def test_a_recipe_that_is_not_there(capsys, name, close):
     assert capsys.readouterr().err == wanted
 
 
-def test_a_signal_while_modules_are_imported(tmp_path):
-    """The first thing that train.py does, so it is the same at all moments before main()."""
-    (tmp_path / "vit_rpe.py").write_text(
-        "print('importing', flush=True)\nimport time\ntime.sleep(60)"
-    )
-    (tmp_path / "train.py").write_text((ROOT / "train.py").read_text())
-    assert code_after_a_signal([str(tmp_path / "train.py")], tmp_path) == 75
-
-
 def test_a_signal_while_the_package_is_imported(tmp_path):
-    """`python -m vit_rpe train`, which is also what `accelerate launch -m vit_rpe train` starts."""
+    """As `train.py`, and as `python -m vit_rpe train`, which `accelerate launch -m` starts, too."""
     (tmp_path / "timm.py").write_text("print('importing', flush=True)\nimport time\ntime.sleep(60)")
     folders = f"{tmp_path}{os.pathsep}{ROOT}"
     assert code_after_a_signal(["-m", "vit_rpe", "train", "--recipe", "x"], folders) == 75
+    assert code_after_a_signal([str(ROOT / "train.py"), "--recipe", "x"], folders) == 75
     assert code_after_a_signal(["-m", "vit_rpe", "check"], folders) == -signal.SIGTERM
 
 
