@@ -35,7 +35,7 @@ def yield_cores() -> None:
     """Let torch's threads sleep soon where they wait for each other; before torch is loaded.
 
     Threads that spin keep those they wait for from a core that is shared with other programs: small
-    models then train thirty times slower.
+    models then train twenty times slower.
     """
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", _SPINS)
